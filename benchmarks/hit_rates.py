@@ -20,7 +20,7 @@ from lacli.auto.draft import HitRates
 from lacli.auto.suffix import RewritingSource, SuffixSource
 from lacli.text.format import markdown
 
-EXPECTED: Mapping[str, Sequence[float]] = {"suffix": suffix.EXPECTED, "rewriting": suffix.EXPECTED_BEHIND_CHANGE}
+EXPECTED: Mapping[str, Sequence[float]] = {"suffix": suffix.EXPECTED, "rewriting": suffix.EXPECTED_AFTER_CHANGE}
 
 
 class Count(HitRates):

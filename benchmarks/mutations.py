@@ -66,7 +66,7 @@ MISTAKES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("            ids[below].append(sequence)\n", "            ids[below] = [sequence]\n"),
     ),
     ("lacli/batch.py", ("tests/llamacpp/test_settings.py", "tests/engine/test_engine.py")): (
-        ("[behind + depth for depth in tree.depths]", "[past + depth for depth in tree.depths]"),
+        ("[input_position + depth for depth in tree.depths]", "[past + depth for depth in tree.depths]"),
     ),
     ("lacli/batch.py", LOOP): (
         ("self.tokens[0], self.positions[0] = tree.tokens[0], past", "self.tokens[0] = tree.tokens[0]"),
@@ -125,8 +125,8 @@ MISTAKES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("rest = np.where(tried, 0.0, left)", "rest = left"),
     ),
     ("lacli/modes.py", MANY): (
-        ("min(most, room // len(growing))", "most"),
-        ("min(most, room // len(growing))", "min(most, 64 // len(growing))"),
+        ("min(most, max_rows // len(growing))", "most"),
+        ("min(most, max_rows // len(growing))", "min(most, 64 // len(growing))"),
     ),
     ("lacli/modes.py", ("tests/engine/test_engine.py",)): (
         ("range(outcome.accepted, 1 + len(self._block))", "range(outcome.accepted, len(self._block))"),
@@ -147,9 +147,11 @@ MISTAKES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("budget.record(self._tokens / self.sequences, cost)", "budget.record(self._tokens, cost)"),
     ),
     ("lacli/auto/draft.py", ("tests/auto/test_draft.py",)): (
-        ("reach * chance >= MIN_PROBABILITY", "chance >= MIN_PROBABILITY"),
+        ("probability * chance >= MIN_PROBABILITY", "chance >= MIN_PROBABILITY"),
     ),
-    ("lacli/auto/step_cost.py", ("tests/auto/test_draft.py",)): (("for cost in costs[beside:]", "for cost in costs"),),
+    ("lacli/auto/step_cost.py", ("tests/auto/test_draft.py",)): (
+        ("for cost in costs[prompt_rows:]", "for cost in costs"),
+    ),
     ("lacli/auto/step_cost.py", ("tests/auto/test_step_cost.py",)): (
         (
             "self.max_trial_rows = max(2 * max(self._known_rows, *self._seen, 1), FIRST_ROWS)",

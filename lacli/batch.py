@@ -1,4 +1,4 @@
-"""A batch of one llama_decode call as plain arrays: tokens, positions, sequence ids and wanted logits.
+"""A batch of one llama_decode call as plain arrays: tokens, positions, sequence ids, and which logits are wanted.
 
 `tree.py` says which tokens go in, `llamacpp/context.py` hands the arrays to the library.
 
@@ -41,9 +41,9 @@ Ints = npt.NDArray[np.signedinteger]
 class BatchPart(NamedTuple):
     """The rows of one sequence in a step.
 
-    `tree`: the input and the drafts, None for a prompt chunk alone. `past`: the number of tokens in the cache.
-    `uncached`: the tokens between them and the input. `first_id`: the tree's ids count from it. `scored`: the logits
-    after the uncached tokens are wanted too.
+    `tree`: the input and the drafts, None for a prompt chunk. `past`: the number of the sequence's tokens in the cache.
+    `uncached`: the tokens after these and before the input. `first_id`: added to each id of the tree. `scored`: whether
+    the logits after each of the `uncached` tokens are wanted too.
     """
 
     tree: Tree | None
@@ -63,33 +63,33 @@ class BatchRow(NamedTuple):
 
 
 class Batch:
-    """Rows of one llama_decode call, in arrays made once and written at every step.
+    """The rows of one llama_decode call, in arrays made once and written for each. `set_` methods return the batch.
 
     `tokens`, `positions`, `sequence_counts`: (capacity,) int32. `outputs`: (capacity,) int8, 1 for wanted logits.
-    `sequence_ids`: the rows' ids one after another, int32. `sequence_pointers`: (capacity,), the address of each row's
-    first id. A call uses the first `rows` elements. `wanted`: the number of rows with wanted logits.
+    `sequence_ids`: the ids of all rows one after another, int32. `sequence_pointers`: (capacity,), the address of each
+    row's first id. `rows`: the number of rows in use. `wanted`: the number of rows with wanted logits.
     """
 
-    def __init__(self, rows: int) -> None:
-        self.tokens = np.zeros(rows, np.int32)
-        self.positions = np.zeros(rows, np.int32)
-        self.sequence_counts = np.zeros(rows, np.int32)
-        self.sequence_pointers = np.zeros(rows, np.uintp)
-        self.outputs = np.zeros(rows, np.int8)
+    def __init__(self, capacity: int) -> None:
+        self.tokens = np.zeros(capacity, np.int32)
+        self.positions = np.zeros(capacity, np.int32)
+        self.sequence_counts = np.zeros(capacity, np.int32)
+        self.sequence_pointers = np.zeros(capacity, np.uintp)
+        self.outputs = np.zeros(capacity, np.int8)
         self.rows = 0
         self.wanted = 0
         self._single: int | None = None
-        self._make_room(rows)
+        self._make_room(capacity)
 
     def __len__(self) -> int:
         return self.rows
 
     def set_tree(self, tree: Tree, past: int) -> Batch:
-        """Write the rows of one sequence's step: node k of the tree is row k, at position `past` + its depth."""
+        """Write the rows of one sequence's step: node k of the tree becomes row k, at position `past` + its depth."""
         return self.set_parts([BatchPart(tree, past)])
 
     def set_parts(self, parts: Sequence[BatchPart]) -> Batch:
-        """Write the rows of a step that several sequences share, one sequence after another."""
+        """Write the rows of a step of one or more sequences, one part after another."""
         tree, past, uncached, first_id, _ = parts[0]
         repeats = self._single == first_id and len(parts) == 1 and not uncached
         if repeats and tree is not None and len(tree.tokens) == 1 == len(tree.ids[ROOT]):
@@ -101,9 +101,9 @@ class Batch:
         sequences: list[Sequence[int]] = []
         outputs: list[bool] = []
         for tree, past, uncached, first_id, scored in parts:
-            behind = past + len(uncached)
+            input_position = past + len(uncached)
             tokens += uncached
-            positions += range(past, behind)
+            positions += range(past, input_position)
             outputs += [scored] * len(uncached)
             ids = [[0]] if tree is None else tree.ids
             if first_id:
@@ -111,7 +111,7 @@ class Batch:
             sequences += [ids[ROOT]] * len(uncached)
             if tree is not None:
                 tokens += tree.tokens
-                positions += [behind + depth for depth in tree.depths]
+                positions += [input_position + depth for depth in tree.depths]
                 sequences += ids
                 outputs += tree.verified
         return self.set_rows(tokens, positions, sequences, outputs)
@@ -123,7 +123,7 @@ class Batch:
         sequences: Sequence[Sequence[int]],
         outputs: Sequence[bool],
     ) -> Batch:
-        """Write these rows; they go into the cache in this order."""
+        """Write rows in the order of their cells. `sequences`: ids of each row. `outputs`: if its logits are wanted."""
         # Sums over a few dozen rows are faster in lists; numpy is for the one copy into llama.cpp's memory.
         rows = self.rows = len(tokens)
         counts = [len(ids) for ids in sequences]
@@ -154,5 +154,5 @@ class Batch:
 
 
 def from_tokens(tokens: Sequence[int], past: int, sequence: int = 0) -> Batch:
-    """Make a new batch of a prompt's rows."""
+    """Make a batch of prompt tokens of the id `sequence`, the first at the position `past`, without wanted logits."""
     return Batch(len(tokens)).set_parts([BatchPart(None, past, tokens, sequence)])

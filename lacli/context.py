@@ -1,6 +1,6 @@
-"""The loop's protocols of a model: one batch in, logits out, the cache's sequence calls, and a sampler.
+"""The protocols of a context, which decodes batches and keeps their cache, and of a sampler.
 
-`Closing` is the base of what owns a library's memory, threads or files.
+`Closing` is the base class of objects that own a library's memory, threads or files.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Floats = npt.NDArray[np.floating]
 
 
 class Closing:
-    """Closed at the end of its `with` block; `close` may be called more than once."""
+    """A base class whose objects close at the end of their `with` block. `close` may be called more than once."""
 
     def close(self) -> None:
         raise NotImplementedError
@@ -30,16 +30,16 @@ class Closing:
 
 
 class Context(Protocol):
-    """A model with a cache of `cells` cells, in which a token of several ids is one cell.
+    """A model with a cache of `cells` cells. A token is one cell, also if it belongs to several sequence ids.
 
     Positions of an id have no gaps. Ends are exclusive, and -1 as an end or an id means all, as in llama.cpp's
     llama_memory_* functions.
 
-    `batch_rows`: most rows of a call of `decode`. `prefill_rows`: most rows of a prefill call; Ctrl-C acts between two
-    calls. `mixed_rows`: most rows of a step that prompt chunks share with other sequences. `max_outputs`: most rows of
-    a call with logits. `trained_tokens`: the longest sequence of the model's training. `ids`: ids 0 .. `ids`-1 may be
-    used. `can_share`: `copy` can give an id the beginning of another; a recurrent state cannot. `passes_all_cells`:
-    attention passes the cells of all sequences, as on a CPU, so idle cells cost time.
+    `batch_rows`: the most rows of a call of `decode`. `prefill_rows`: the most rows of a prefill call; Ctrl-C acts
+    between two calls. `mixed_rows`: the most rows of a step with prompt chunks and other sequences. `max_outputs`: the
+    most rows with logits in a call. `trained_tokens`: the longest sequence of the model's training. `ids`: ids are 0 ..
+    `ids`-1. `can_share`: whether `copy` can share a part of a sequence, unlike a recurrent state.
+    `passes_all_cells`: whether attention reads the cells of all sequences, as on a CPU, so that idle cells cost time.
     """
 
     cells: int
@@ -53,54 +53,54 @@ class Context(Protocol):
     passes_all_cells: bool
 
     def decode(self, batch: Batch) -> bool:
-        """Run one batch; False, with nothing changed, if too few cells are free."""
+        """Decode one batch and return True; if too few cells are free, change nothing and return False."""
 
     def greedy(self) -> Ints:
-        """The most probable next token of each output row of the last batch, (outputs,) integers.
+        """Return the most probable next token of each output row of the last batch, (outputs,) integers.
 
-        Raises NumbersError if one of their logits is NaN or infinite: the model computes nonsense then.
+        Raises NumbersError if a logit of these rows is NaN or infinite.
         """
 
     def row_logits(self, row: int) -> Floats:
-        """The logits of one output row of the last batch, (vocabulary,), valid until the next decode.
+        """Return the logits of output row number `row` of the last batch, (vocabulary,), valid until the next decode.
 
-        Not for a context that was made to give greedy choices only.
+        Must not be called if the context was made to give greedy choices only.
         """
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
-        """Let `target` own the cells of `source` at positions start .. end-1."""
+        """Let the id `target` share the cells of the id `source` at positions start .. end-1."""
 
     def remove(self, sequence: int, start: int, end: int) -> bool:
-        """Take positions start .. end-1 from an id; False, with nothing changed, if the model cannot."""
+        """Remove positions start .. end-1 of the id `sequence`. If the model cannot, change nothing, return False."""
 
     def clear(self) -> None:
-        """Empty the cache; after a NumbersError, clear its values too."""
+        """Empty the cache; after a NumbersError, overwrite its values too."""
 
     def is_end(self, token: int) -> bool:
-        """Whether the token ends a generation (llama_vocab_is_eog)."""
+        """Return whether the token ends an answer (llama_vocab_is_eog)."""
 
 
 class Distribution(NamedTuple):
-    """The candidates of a draw: (candidates,) token ids and their probabilities, which sum to 1."""
+    """The tokens that a draw can give, and their probabilities, which sum to 1. Both have the shape (candidates,)."""
 
     tokens: Ints
     probabilities: Floats
 
 
 class Sampler(Protocol):
-    """Draws the tokens of one sequence after another; earlier tokens may change the next draw.
+    """Draws the tokens of a sequence, one by one; earlier tokens may change the next draw.
 
-    It learns of a token once: by `draw` itself, or by `accept` after `distribution`.
+    Each token is recorded once: by `draw`, or by `accept` after a call of `distribution`.
     """
 
     def begin(self, tokens: Sequence[int]) -> None:
-        """Start anew, with the same random numbers, after a prompt of these tokens."""
+        """Begin a sequence with the `tokens` of its prompt, and start the same random numbers again."""
 
     def draw(self, logits: Floats) -> int:
-        """The next token, from one row of logits, (vocabulary,). Raises SamplingError when none is possible."""
+        """Draw the next token from one row of logits, (vocabulary,). Raises SamplingError if no token is possible."""
 
     def distribution(self, logits: Floats) -> Distribution:
-        """The distribution of the next draw. Raises SamplingError when no token is possible."""
+        """Return the distribution of the next draw. Raises SamplingError if no token is possible."""
 
     def accept(self, token: int) -> None:
-        """Take in the token that was drawn from `distribution`."""
+        """Record a token that was drawn from the result of `distribution`."""

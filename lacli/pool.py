@@ -10,7 +10,7 @@ Continuation = tuple[int, ...]
 
 
 class PoolStatistics(NamedTuple):
-    """Sizes of a pool, and the share of its lookups that found an n-gram, 0 before the first."""
+    """Sizes of a pool. `hit_rate`: the share of its lookups that found an n-gram, 0.0 before the first lookup."""
 
     keys: int
     ngrams: int
@@ -18,7 +18,7 @@ class PoolStatistics(NamedTuple):
 
 
 class NgramPool:
-    """N-grams by their first token: at most `guesses` a key and `keys` keys, least recently used out first.
+    """N-grams by their first token, the key: at most `keys` keys, and `guesses` n-grams a key. The oldest are dropped.
 
     Source: section 3.2 of the paper and Algorithm 2, line 29. With N = 3 and G = 2:
 
@@ -39,7 +39,7 @@ class NgramPool:
         self._hits = 0
 
     def insert(self, key: int, continuation: Continuation) -> None:
-        """Add one n-gram, or make it the most recent one of its key."""
+        """Add the n-gram of `key` and the N-1 tokens of `continuation`, or make it the most recent of its key."""
         if not self.guesses:
             return
         bucket = self._by_key.pop(key, None)
@@ -55,14 +55,14 @@ class NgramPool:
         bucket[continuation] = None
 
     def learn(self, tokens: Sequence[int], start: int = 0) -> int:
-        """Insert every n-gram of a sequence from index `start` on; return the index of the next one."""
+        """Insert each n-gram of `tokens` from index `start` on. Return the `start` of a later call with more tokens."""
         end = max(len(tokens) - self.ngram + 1, start)
         for first in range(start, end):
             self.insert(tokens[first], tuple(tokens[first + 1 : first + self.ngram]))
         return end
 
     def lookup(self, key: int) -> Iterator[Continuation]:
-        """The continuations of a token, N-1 tokens each, most recent first; counted for the hit rate."""
+        """Return the continuations of a token, N-1 tokens each, most recent first; count the call for the hit rate."""
         bucket = self._by_key.pop(key, None)
         self._lookups += 1
         if bucket is None:
@@ -72,7 +72,7 @@ class NgramPool:
         return reversed(bucket)
 
     def draft(self, token: int, length: int) -> list[int]:
-        """Return at most `length` tokens that may follow: each n-gram's end is looked up in turn."""
+        """Return at most `length` tokens after `token`: of its latest n-gram, then of the last token's, and so on."""
         draft: list[int] = []
         while len(draft) < length and (bucket := self._by_key.get(token)):
             draft.extend(islice(next(reversed(bucket)), length - len(draft)))

@@ -1,4 +1,4 @@
-"""Records of steps and runs, for all readers of the loop: plain numbers, nothing measures or prints."""
+"""Records of steps and of whole answers: plain numbers. Nothing here measures or prints."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ Finish = Literal["stop", "eog", "length", "interrupt"]
 
 
 class Step(NamedTuple):
-    """One llama_decode call and its tokens.
+    """One step of a sequence: a llama_decode call and the tokens that it gave.
 
-    `tokens`: the accepted tokens in order, at least one. `origins`: their sources; the last token is the model's own
-    choice. `rows`: the batch's size. `drafted`: tokens that the step could have accepted; `guesses`: their sources.
-    Times in seconds: decode (llama_decode), choose (reading the rows' choices), cache (sequence calls), python (all
-    else), waited (before it, for prefills of other sequences for example). `finish`: why this was the last step, or
-    None.
+    `tokens`: the accepted tokens in order, at least one; the last is the model's own choice. `origins`: the source of
+    each. `rows`: the batch's size. `drafted`: how many drafted tokens could be accepted. `guesses`: the source of each.
+    Seconds: `decode_s` of llama_decode, `choose_s` of reading the rows' choices, `cache_s` of sequence calls,
+    `python_s` of all else, `waited_s` before the step, such as prefills of other sequences. `finish`: why this was the
+    last step, or None.
     """
 
     tokens: tuple[int, ...]
@@ -35,22 +35,22 @@ class Step(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """The step's time without its wait."""
+        """The seconds of the step, without the wait before it."""
         return self.decode_s + self.choose_s + self.cache_s + self.python_s
 
 
 MIN_CORE_SHARE = 0.8
-"""The threads' share of a core on a calm machine, at least: the 7M model has 0.98, and 0.25 to 0.70 with other work."""
+"""The least share of a core that threads have on an idle machine. The 7M has 0.98; with other work 0.25 to 0.70."""
 
 
 @dataclass
 class RunStatistics:
-    """Sums over the steps of one generation.
+    """Sums over the steps of one answer, as in `Step`.
 
-    `lengths`, `batches`: steps by accepted tokens, and by rows. `tried`, `accepted_from`: drafted and accepted tokens
-    by origin. `reused_tokens`: prompt tokens from the cache. Times in seconds: `prompt_s`, the prefill of the others;
-    `first_token_s`, from the call to the first accepted token; `waited_s`, between steps, for prefills of other
-    sequences for example. `passed_over`: as the mode counts it.
+    `reused_tokens`: prompt tokens that the cache had. `drafts`: steps with drafts. `lengths`: the number of steps by
+    accepted tokens, and `batches` by rows. `tried`, `accepted_from`: numbers of drafted and of accepted drafted tokens
+    by origin. Seconds: `prompt_s` of the prefill, `first_token_s` from the request to the first token, `waited_s`
+    between steps, such as prefills of other sequences. `passed_over`: as in `Mode`.
     """
 
     prompt_tokens: int = 0
@@ -75,7 +75,7 @@ class RunStatistics:
     batches: Counter[int] = field(default_factory=Counter)
 
     def add(self, step: Step, read: int | None = None) -> None:
-        """Count one more step; its first `read` tokens (None: all) belong to the answer."""
+        """Add one step. `read`: how many of its first tokens belong to the answer, None for all."""
         origins = step.origins[:read]
         self.steps += 1
         self.tokens += len(origins)
@@ -96,22 +96,22 @@ class RunStatistics:
 
     @property
     def origins(self) -> list[Origin]:
-        """Sources of the drafts, in a fixed order."""
+        """The sources of all drafts, in the order of `Origin`."""
         return [origin for origin in Origin if self.tried[origin] or self.accepted_from[origin]]
 
     @property
     def predicted_s(self) -> float:
-        """Seconds of the decode phase with its waits, without the prefill."""
+        """The seconds of all steps with the waits between them, without the prefill."""
         return self.decode_s + self.choose_s + self.cache_s + self.python_s + self.waited_s
 
     @property
     def tokens_per_step(self) -> float:
-        """S, the step compression of the paper's Equation 6."""
+        """S, the step compression of the paper's Equation 6; 0.0 without a step."""
         return self.tokens / self.steps if self.steps else 0.0
 
     @property
     def tokens_per_second(self) -> float:
-        """Tokens a second of the decode phase."""
+        """Tokens a second of `predicted_s`; 0.0 without a step."""
         return self.tokens / self.predicted_s if self.predicted_s else 0.0
 
     @property

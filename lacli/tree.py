@@ -12,7 +12,7 @@ ROOT = 0
 
 
 class Origin(Enum):
-    """The source of a drafted token."""
+    """The source of a token of a step: MODEL for the model's own choice, others for drafts."""
 
     MODEL = "model"
     POOL = "pool"
@@ -24,15 +24,15 @@ class Origin(Enum):
 class Tree:
     """A tree of drafts below the input token, which is node 0.
 
-    Each path has one id; 0 is the sequence's own. A node lists the ids of all paths through it. So all of its ids see
-    the same tokens before it, as llama.cpp's mask needs. With the paths (1, 2) of id 1 and (1, 3) of id 2 the tree
-    has four nodes:
+    Lists by node: `tokens`, `parents`, `depths`, `origins`, `ids`, and `verified`, whether the model's choice after the
+    node is read. Each path has one id; 0 is the sequence's own. A node has the ids of all paths through it. So all of
+    its ids see the same tokens before it, as llama.cpp's mask needs. With the paths (1, 2) of id 1 and (1, 3) of id 2
+    the tree has four nodes:
 
         input {0,1,2} ── 1 {1,2} ─┬─ 2 {1}
                                   └─ 3 {2}
 
-    Paths with known sequences come through `add_path`. A tree that grows node by node takes them through `add_node`,
-    and `assign_ids` once at the end.
+    `add_path` adds paths whose ids are known. `add_node` adds nodes without ids; call `assign_ids` once after them.
     """
 
     def __init__(self, root: int) -> None:
@@ -48,7 +48,7 @@ class Tree:
         return len(self.tokens)
 
     def add_path(self, path: Sequence[int], sequence: int, origin: Origin, *, verify: bool = True) -> int:
-        """Merge a path from the input under the id `sequence`, and return its last node.
+        """Add a path of tokens below the input for the id `sequence`; return its last node. Equal nodes are shared.
 
         `verify`: read the model's choice after every node of the path, so that its tokens can be accepted.
         """
@@ -68,13 +68,13 @@ class Tree:
         return node
 
     def add_node(self, parent: int, token: int, origin: Origin) -> int:
-        """Append a node without ids below `parent` and return it."""
+        """Append a node without ids below the node `parent`, and return its number."""
         node = self._children[parent][token] = len(self.tokens)
         self._append(parent, token, origin, verify=True)
         return node
 
     def assign_ids(self, first: int) -> None:
-        """Give each leaf and the nodes above it an id of its own, from `first` on; 0 gives id 0 to all."""
+        """Give each leaf and all nodes above it one id: `first`, then the next number. 0 is for a single leaf only."""
         for node in range(1, len(self.tokens)):
             if not self._children[node]:
                 if first:
@@ -86,7 +86,7 @@ class Tree:
                 first += 1
 
     def pad(self) -> None:
-        """Append a row below the input that is decoded and read but never accepted."""
+        """Append a node below the input that is decoded and read but never accepted."""
         self._append(ROOT, self.tokens[ROOT], Origin.MODEL, verify=True)
         self.ids[-1].append(0)
 
@@ -100,7 +100,7 @@ class Tree:
         self.verified.append(verify)
 
     def missing(self, path: Sequence[int]) -> int:
-        """Count the nodes that `add_path` would append for a path."""
+        """Return the number of nodes that `add_path` would append for a path of tokens."""
         node = ROOT
         for depth, token in enumerate(path):
             below = self._children[node].get(token)
@@ -110,16 +110,16 @@ class Tree:
         return 0
 
     def child(self, node: int, token: int) -> int | None:
-        """Return the node reached from `node` by `token`, if the model's choice after it is read."""
+        """Return the child of `node` with this token; None if it is absent, or the choice after it is not read."""
         below = self._children[node].get(token)
         return below if below is not None and self.verified[below] else None
 
     def guesses(self, node: int) -> list[int]:
-        """The tokens that `child` can follow from a node, in the order they were drafted."""
+        """Return the tokens for which `child` finds a child of `node`, in the order of their drafts."""
         return [token for token, below in self._children[node].items() if self.verified[below]]
 
     def reachable(self) -> tuple[Origin, ...]:
-        """Origins of the drafted tokens that could be accepted: the choices after them and all above are read."""
+        """Return the origin of each drafted token that can be accepted: the choices after it and all above are read."""
         if len(self.tokens) == 1:
             return ()
         found = [ROOT]

@@ -1,7 +1,7 @@
-"""Verification: the part of a tree of drafts that the model accepts, greedily or when it samples.
+"""Verification: the part of a tree of drafts that the model accepts, in greedy decoding and in sampling.
 
-All modes accept by `verify_tree`. A function chooses its tokens: by the largest logit, or as one of the two verifiers
-here, which keep the distribution of plain sampling. The samplers themselves are llama.cpp's (`llamacpp/sampler.py`).
+All modes accept by `verify_tree`. Its `choose` takes the token with the largest logit, or calls one of the two
+verifiers here, which keep the distribution of plain sampling. The samplers are llama.cpp's (`llamacpp/sampler.py`).
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from lacli.stats import Finish
 from lacli.tree import ROOT, Tree
 
 Choose = Callable[[int], int]
-"""The token that follows node `n`; called once for each accepted node, in the order of the sequence."""
+"""Returns the token after a node of the tree. Called once for each accepted node, in the order of the sequence."""
 
 Ends = Callable[[int, int], Finish | None]
-"""Why the sequence ends with a token, the n-th of this step counted from 1, or None; asked before the next choice."""
+"""Takes a token and its number in the step, from 1 on. Returns why the sequence ends with this token, or None."""
 
 
 class Path(NamedTuple):
-    """The accepted way down a tree.
+    """The accepted path down a tree.
 
-    `nodes`: the accepted drafts. `tokens`: the model's choices, one more than nodes; the last becomes the next input.
-    `finish`: why nothing comes after it, or None.
+    `nodes`: the tree's nodes of the accepted drafts, without the input. `tokens`: the tokens of these nodes, and the
+    model's choice after the last, which becomes the next input. `finish`: why the sequence ends with it, or None.
     """
 
     nodes: list[int]
@@ -38,10 +38,10 @@ class Path(NamedTuple):
 
 
 def verify_tree(tree: Tree, choose: Choose, ends: Ends) -> Path:
-    """Go down from the input while a child equals the choice (Algorithms 3 and 4 of the paper).
+    """Return the path from the input down, as long as a child has the chosen token (Algorithms 3 and 4 of the paper).
 
-    Raises SamplingError if nothing can follow the input. At a later node the path ends before the node, and the next
-    step raises: every mode accepts the same tokens.
+    Raises SamplingError if `choose` raises it for the input. If it does for a later node, the path ends before this
+    node, and the next step raises the error. So every mode accepts the same tokens.
     """
     nodes: list[int] = []
     tokens = [choose(ROOT)]
@@ -60,17 +60,17 @@ def verify_tree(tree: Tree, choose: Choose, ends: Ends) -> Path:
 
 
 class Verifier(Protocol):
-    """Chooses the tokens of a sequence that is sampled."""
+    """The protocol of objects that choose the tokens of a sampled sequence."""
 
     def begin(self, tokens: Sequence[int]) -> None:
-        """Start anew after a prompt of these tokens."""
+        """Begin a sequence with the `tokens` of its prompt, and forget all earlier tokens."""
 
     def choose(self, logits: Floats, guesses: Sequence[int]) -> int:
-        """The token after an accepted node, from its logits, (vocabulary,), and the guesses below it."""
+        """Return the token after an accepted node. `logits`: (vocabulary,). `guesses`: tokens drafted after it."""
 
 
 class SampleAndMatch:
-    """Draws as plain decoding would, whatever was drafted: equal random numbers give an equal answer in every mode."""
+    """Draws each token as plain decoding does, whatever was drafted: one seed gives the same answer in every mode."""
 
     def __init__(self, sampler: Sampler) -> None:
         self._sampler = sampler
@@ -83,10 +83,10 @@ class SampleAndMatch:
 
 
 class Rejection:
-    """Tries each guess with its remaining probability; if all fail, draws from the remaining distribution.
+    """Accepts or rejects each drafted token by its probability; if all are rejected, draws among the other tokens.
 
-    Algorithm 4 of the paper on the sampler's final distribution. Guesses after another prefix than the accepted one are
-    in other branches of the tree, so they are not tried.
+    This is Algorithm 4 of the paper, on the sampler's final distribution. Only drafts after the accepted prefix are
+    tried; other drafts are in other branches of the tree.
     """
 
     def __init__(self, sampler: Sampler, seed: int) -> None:
@@ -118,7 +118,7 @@ class Rejection:
 
 
 class TokenLogprob(NamedTuple):
-    """A chosen token with its log probability, and the most probable tokens in its place with theirs."""
+    """A chosen token and its log probability. `best`: the most probable tokens at this place with log probabilities."""
 
     token: int
     logprob: float
@@ -126,22 +126,21 @@ class TokenLogprob(NamedTuple):
 
 
 def most_probable(logits: Floats) -> Distribution:
-    """The distribution of greedy decoding: the most probable token alone."""
+    """Return the distribution of greedy decoding: the most probable token alone, with probability 1."""
     return Distribution(np.array([logits.argmax()]), np.ones(1))
 
 
 class LogprobRecorder:
-    """Chooses as another verifier or greedily, and keeps the log probabilities of each choice.
+    """A verifier that chooses as `verifier` does, or greedily for None, and keeps log probabilities.
 
-    `found`: one entry a token, from the model's logits before any sampler or from the distribution of the draw.
-    `of_prompt`: from the model's own logits, one entry for each token of the prompt but the first, if `score` is
-    called.
+    `found`: one entry for each chosen token. `of_prompt`: one entry for each token of the prompt but the first, from
+    the model's own logits; empty unless `score` is called.
     """
 
     def __init__(
         self, verifier: Verifier | None, count: int, drawn_from: Callable[[Floats], Distribution] | None = None
     ) -> None:
-        """`count`: most probable tokens kept. `drawn_from`: makes the distribution; None: from all logits."""
+        """`count`: the length of `best`. `drawn_from`: returns the distribution of a draw; None uses the logits."""
         self._verifier, self._count, self._drawn_from = verifier, count, drawn_from
         self.found: list[TokenLogprob] = []
         self.of_prompt: list[TokenLogprob] = []
@@ -163,7 +162,7 @@ class LogprobRecorder:
         return token
 
     def score(self, index: int, token: int, logits: Floats) -> None:
-        """Keep what the model thought of the prompt's token at `index`, once: it may be decoded again."""
+        """Keep the log probability of the prompt's token at `index`, by the logits before it; ignore repeated calls."""
         if index == len(self.of_prompt) + 1:
             self.of_prompt.append(self._scored(token, logits))
 

@@ -13,14 +13,14 @@ WINDOW_SEED = 2402
 
 
 class Window:
-    """Rows of guesses; row r, column c guesses the token at the input's position + r + c.
+    """N-1 rows of W guesses each; row r, column c guesses the token at the input's position + r + c.
 
     Row 0, column 0 is the input itself. Oldest row first: the paper's w^(i-N+2) .. w^i (Algorithm 2, section 3.1). In a
     step's tree the columns have the ids 1 .. W.
     """
 
     def __init__(self, width: int, ngram: int, tokens: Sequence[int], guesses: Sequence[int] = ()) -> None:
-        """`guesses`: tokens that may follow the input, taken by position; the rest is drawn from `tokens`."""
+        """`width`: W. `ngram`: N. `guesses`: tokens of the first positions; random ones of `tokens` fill the rest."""
         self._random, self._tokens = Random(WINDOW_SEED), tokens
         known = [0, *guesses]
         self.rows = [
@@ -36,13 +36,13 @@ class Window:
         return len(self.rows[0])
 
     def narrow(self, max_rows: int) -> None:
-        """Drop columns until they add at most `max_rows` rows to a step."""
+        """Drop columns until the window adds at most `max_rows` rows to a step."""
         while window_rows(self.width, len(self.rows) + 1) > max_rows:
             for row in (*self.rows, self._computed):
                 row.pop()
 
     def paths(self) -> Iterator[list[int]]:
-        """For each column the tokens from the input (not counted) to the column's last row.
+        """Yield for each column the tokens after the input down to the column's last row.
 
         Column c: c tokens of row 0, then column c of rows 1 .. N-2. The model's choice after the path is the
         column's new guess.
@@ -52,7 +52,7 @@ class Window:
             yield first[1 : column + 1] + [row[column] for row in later]
 
     def add_to(self, tree: Tree) -> None:
-        """Put the columns into a step; only the choice after each column's end is read."""
+        """Add each column's path to the tree of a step. The model's choice is read only after the end of the path."""
         self._ends = []
         for column, path in enumerate(self.paths(), start=1):
             end = tree.add_path(path, column, Origin.WINDOW, verify=False)
@@ -60,13 +60,13 @@ class Window:
             self._ends.append(end)
 
     def results(self, choices: Mapping[int, int]) -> list[int]:
-        """The columns' new guesses, from the choices after a step's nodes."""
+        """Return the new guess of each column. `choices`: the model's choice after each node of the step's tree."""
         return [choices[end] for end in self._ends]
 
     def ngrams(self, token: int, results: Sequence[int]) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """The step's n-grams, (first token, the N-1 after it), of columns that hold the model's own choices alone.
+        """Yield n-grams, as (first token, N-1 tokens after it), of columns whose guesses are all the model's choices.
 
-        `token`: the step's input.
+        `token`: the input of the step. `results`: the new guess of each column.
         """
         first_row, *later = self.rows
         begins = [token, *first_row[1:]] if first_row else []
@@ -75,9 +75,9 @@ class Window:
                 yield begin, tuple(following)
 
     def slide(self, results: Sequence[int], is_end: Callable[[int], bool]) -> None:
-        """Move the rows up by one, with the results as the last row: once a step, whatever was accepted.
+        """Drop the first row and append `results` as the last row: once a step, whatever was accepted.
 
-        A drawn token replaces an end token: all guesses after an end would be about another text.
+        A random token replaces an end token, since guesses after an end would belong to another text.
         """
         ended = [is_end(token) for token in results]
         self.rows = [

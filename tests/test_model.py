@@ -77,7 +77,7 @@ def test_pieces_joined_are_the_text_and_come_once(model: Model) -> None:
     expected = model.generate(QUESTIONS[0], max_tokens=TOKENS)
     stream = model.stream(QUESTIONS[0], max_tokens=TOKENS)
     assert "".join(stream) == expected.text == stream.answer().text
-    with pytest.raises(UsageError, match="iterated once"):
+    with pytest.raises(UsageError, match="iterated only once"):
         next(iter(stream))
     assert stream.answer().finish_reason == "length"
 
@@ -153,7 +153,7 @@ def test_tasks_share_a_model(model: Model) -> None:
         stream = model.astream(QUESTIONS[0], max_tokens=TOKENS)
         async for _ in stream:
             break
-        with pytest.raises(UsageError, match="iterated once"):
+        with pytest.raises(UsageError, match="iterated only once"):
             await anext(aiter(stream))
         assert expected[0].startswith((await stream.answer()).text)
 
@@ -290,9 +290,9 @@ MESSAGES = [{"role": "user", "content": "x"}]
         (
             lambda model: LOAD(model_settings=ModelSettings(replicas=2)),
             UsageError,
-            "several replicas decode one answer",
+            "only one answer is decoded at a time",
         ),
-        (lambda model: LOAD(strict=True, parallel=2), UsageError, "--strict decodes one sequence at a time"),
+        (lambda model: LOAD(strict=True, parallel=2), UsageError, "--strict decodes one answer at a time"),
     ],
 )
 def test_what_cannot_be_asked_is_refused_in_a_sentence(

@@ -1,4 +1,4 @@
-"""Drafts of the next tokens with their probabilities, as a tree, and the fastest step of several sequences."""
+"""Drafts of the next tokens, as a tree with probabilities, and the choice of drafts for the fastest step."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import NamedTuple
 from lacli.tree import Origin, Tree
 
 MIN_PROBABILITY = 0.004
-"""Less probable nodes are not considered. Source: 63 rows for 0.3 plain steps are 0.005 each."""
+"""Drafts with a smaller probability are dropped. Source: if 63 rows cost 0.3 plain steps, each costs 0.005."""
 
 DECAY, EXPECTED_TRIES, MAX_RATE = 0.98, 6.0, 0.999
-"""DECAY: factor of a draft's weight at the next draft of its kind. EXPECTED_TRIES: drafts that an expected rate counts
-as. MAX_RATE: the largest rate, since two different tokens cannot both be certain. Source: docs/internals/auto.md."""
+"""DECAY: each draft reduces the weight of earlier drafts of its kind by this factor. EXPECTED_TRIES: an expected rate
+weighs as much as this many drafts. MAX_RATE: the largest rate, below 1. Source: docs/internals/auto.md."""
 
 MAX_OVERDRAFT = 8.0
-"""At most so many plain steps may exceed the budget, if a step promises twice as many tokens beyond it (auto.md)."""
+"""The most plain steps by which a step may exceed `max_cost`, if twice as many more tokens are expected (auto.md)."""
 
 
 class HitRates:
-    """Accepted over drafted tokens in one sequence. `rates`: the current ones, by the kinds that a source defines."""
+    """The share of drafted tokens that one sequence accepted, by kind of draft. A kind is an index of `rates`."""
 
     def __init__(self, expected: Sequence[float]) -> None:
         self.rates = [min(rate, MAX_RATE) for rate in expected]
@@ -28,16 +28,15 @@ class HitRates:
         self._tries = [EXPECTED_TRIES] * len(expected)
 
     def record(self, kind: int, hit: bool) -> None:
-        """Record whether a drafted token of this kind was accepted."""
         hits = self._hits[kind] = self._hits[kind] * DECAY + hit
         tries = self._tries[kind] = self._tries[kind] * DECAY + 1.0
         self.rates[kind] = min(hits / tries, MAX_RATE)
 
 
 class Drafted(NamedTuple):
-    """A token that may come next. `probability`: of its acceptance if everything above it is accepted.
+    """A drafted token. `probability`: that it is accepted if all drafted tokens before it on its path are accepted.
 
-    `place`, `length`: the source's own note of its position, passed back to `after`.
+    `place`, `length`: numbers for the `after` method of the source that drafted the token; no other code reads them.
     """
 
     token: int
@@ -47,20 +46,20 @@ class Drafted(NamedTuple):
 
 
 class Source:
-    """Drafts tokens of one sequence."""
+    """The base class of sources, which draft tokens of one sequence."""
 
     def begin(self, tokens: Sequence[int]) -> None:
-        """Learn the prompt."""
+        """Learn the tokens of the prompt, once, before all other calls."""
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Learn the tokens accepted since the last call, and whether the draft of each was right."""
+        """Learn the tokens that are new since the last call, and update hit rates. `tokens`: the whole sequence."""
 
     def first(self, tokens: Sequence[int]) -> Sequence[Drafted]:
-        """Return drafts of the next token, best first."""
+        """Return drafts of the token after the whole sequence `tokens`, best first; empty if there are none."""
         raise NotImplementedError
 
     def after(self, drafted: Drafted) -> Sequence[Drafted]:
-        """Return drafts of the token after one of the source's own drafts, best first."""
+        """Return drafts of the token after `drafted`, which this source has drafted; empty if there are none."""
         return ()
 
 
@@ -68,9 +67,9 @@ Followers = list[tuple[Source, Drafted]]
 
 
 class Draft:
-    """The drafts of all `sources` as a tree of at most `max_nodes` nodes and `max_leaves` branches.
+    """A tree of drafts after `tokens` from all `sources`: at most `max_nodes` nodes, in at most `max_leaves` branches.
 
-    The most probable node comes first. `chance`: probability that the next node is accepted, 0 if there is none.
+    `take` adds the most probable node that is left. `chance`: the probability that it is accepted, 0.0 without one.
     """
 
     def __init__(self, sources: Sequence[Source], tokens: Sequence[int], max_leaves: int, max_nodes: int) -> None:
@@ -81,11 +80,11 @@ class Draft:
         # Negative probabilities, since a heap gives the smallest first; the count keeps equal ones in order.
         self._waiting: list[tuple[float, int, int, Followers]] = []
         self._count = 0
-        self._wait(-1, 1.0, [(source, drafted) for source in sources for drafted in source.first(tokens)])
+        self._queue(-1, 1.0, [(source, drafted) for source in sources for drafted in source.first(tokens)])
         self._offer()
 
     def take(self) -> bool:
-        """Take the next node; return False if no branch is left for it."""
+        """Add the next node, if `chance` is above 0. Return False, without the node, if no branch is left for it."""
         negative, _, parent, followers = heappop(self._waiting)
         is_branch = parent in self._parents
         if is_branch and not self._branches_left:
@@ -95,16 +94,16 @@ class Draft:
         self._parents.add(parent)
         self._nodes.append((parent, followers[0][1].token))
         found = [(source, drafted) for source, before in followers for drafted in source.after(before)]
-        self._wait(len(self._nodes) - 1, -negative, found)
+        self._queue(len(self._nodes) - 1, -negative, found)
         self._offer()
         return True
 
     def has_node(self) -> bool:
-        """Take the first node if none is taken; return whether there is one."""
+        """Return whether the tree has a node, after an attempt to `take` one if it was empty."""
         return bool(self._nodes) or self.take()
 
     def plant(self, tree: Tree, count: int) -> None:
-        """Put the first `count` nodes into a tree: a single chain gets id 0, else each branch an id of its own."""
+        """Copy the first `count` nodes into `tree`. A single chain gets id 0; several branches get the ids 1, 2 ..."""
         for parent, token in self._nodes[:count]:
             tree.add_node(parent + 1, token, Origin.SUFFIX)
         is_chain = all(parent == place for place, (parent, _) in enumerate(self._nodes[:count], start=-1))
@@ -113,19 +112,19 @@ class Draft:
     def _offer(self) -> None:
         self.chance = -self._waiting[0][0] if self._waiting and len(self._nodes) < self.max_nodes else 0.0
 
-    def _wait(self, parent: int, reach: float, found: Followers) -> None:
-        """Queue the drafts after a node that is accepted with probability `reach`."""
+    def _queue(self, parent: int, probability: float, found: Followers) -> None:
+        """Queue the drafts `found` after the node `parent` (-1: the input), which is accepted with `probability`."""
         for chance, followers in _merged(found):
-            if reach * chance >= MIN_PROBABILITY:
+            if probability * chance >= MIN_PROBABILITY:
                 self._count += 1
-                heappush(self._waiting, (-reach * chance, self._count, parent, followers))
+                heappush(self._waiting, (-probability * chance, self._count, parent, followers))
 
 
 def _merged(found: Followers) -> list[tuple[float, Followers]]:
-    """Return each drafted token's probability and all sources that drafted it.
+    """Merge drafts of equal tokens. Return each token's probability, and its sources with their drafts.
 
-    If several sources draft a token, their largest probability counts. At most one of two tokens is right: the more
-    likely the first, the less the second is worth.
+    Of several probabilities of one token, the largest counts. At most one of several tokens is accepted. So tokens
+    of other sources than the most probable token's source lose probability.
     """
     if len(found) == 1:
         return [(found[0][1].probability, found)]
@@ -144,12 +143,12 @@ def _merged(found: Followers) -> list[tuple[float, Followers]]:
 
 
 class Limits(NamedTuple):
-    """The limits of a step.
+    """What a step may cost. The unit of cost is a step of the same sequences without drafts, a plain step.
 
-    `costs`: by rows, in steps without drafts. `slopes`: by rows, the least cost of a further row. `max_rows`: the input
-    of each sequence included. `margin`: tokens per plain step of cost that a step must promise each sequence.
-    `max_cost`: the largest cost; half of the tokens promised beyond it are added, at most MAX_OVERDRAFT. `max_wait`:
-    the largest cost per token that the sequence with the poorest drafts expects.
+    `costs[n]`: the cost of a step of n rows, without prompt rows. `slopes[n]`: the least cost of each row beyond n.
+    `max_rows`: the most rows, with the input of each sequence. `margin`: tokens per sequence that a step with drafts
+    must be expected to give for each plain step of its cost. `max_cost`: the largest cost, except as in `allow`.
+    `max_wait`: the largest cost per expected token, for the sequence that expects the fewest tokens.
     """
 
     costs: Sequence[float]
@@ -160,15 +159,19 @@ class Limits(NamedTuple):
     max_wait: float
 
     def allow(self, tokens: float, cost: float) -> bool:
-        """Return whether a step that promises `tokens` a sequence may cost `cost`."""
+        """Return whether a step may cost `cost` plain steps. `tokens`: how many it is expected to give each sequence.
+
+        If `max_cost` is above 1, half of (`tokens` - `max_cost`) is added to it, at most MAX_OVERDRAFT.
+        """
         promised = max(min((tokens - self.max_cost) / 2, MAX_OVERDRAFT), 0.0)
         return cost <= self.max_cost + (promised if self.max_cost > 1 else 0.0)
 
 
 def best_step(drafts: Sequence[Draft], sequences: int, limits: Limits) -> tuple[list[int], float]:
-    """Return how many nodes of each draft give the most tokens a second, and the step's cost.
+    """Choose the step with the most expected tokens a second. Return how many nodes of each draft it has, and its cost.
 
-    The drafts are merged, the most probable node first, and every beginning of this order may be the step.
+    Nodes of all drafts are added in the order of their probability, and each beginning of this order is a step. All
+    numbers are 0 if no step with drafts is within `limits`. `sequences`: how many sequences the step has.
     """
     costs, slopes = limits.costs, limits.slopes
     rows, tokens = sequences, float(sequences)

@@ -13,67 +13,67 @@ from lacli.settings import DecodeSettings
 from lacli.tree import Tree
 
 FIRST_DRAFT = 4
-"""Rows of first drafts. Later drafts have two more for each token of the best step, or the match's length."""
+"""The most rows of a first draft. Later drafts have two more for each token of the best step, or the match's length."""
 
 MAX_DELAY = 1.5
-"""Other sequences' drafts may make a sequence wait this much longer than with its share of the machine."""
+"""A sequence's token may take this many times as long as if each sequence had an equal share of the machine."""
 
 IDLE_DRAFTS, MAX_PAUSE = 4, 4
-"""After every IDLE_DRAFTS unused drafts in a row the next one comes a step later, at most MAX_PAUSE steps."""
+"""After each IDLE_DRAFTS unused drafts in a row, drafts are a step rarer, up to one draft in MAX_PAUSE steps."""
 
 INITIAL_BALANCE, MIN_BALANCE, MAX_BALANCE, LEAST_AT_FIRST = 2.0, -12.0, 12.0, 1.0
-"""In plain steps. INITIAL_BALANCE: drafts may lose so much before they gain anything. MIN_BALANCE, MAX_BALANCE: bounds
-of gains minus losses. LEAST_AT_FIRST: the least balance when a sequence begins."""
+"""In plain steps. INITIAL_BALANCE: the most that drafts may lose before their first gain. MIN_BALANCE, MAX_BALANCE: the
+bounds of the balance. LEAST_AT_FIRST: the least balance at the beginning of a sequence."""
 
 SHARE = 0.01
-"""Part of a run that drafts may lose as well: a run of wrong drafts is hardly longer than a plain one."""
+"""Plain steps that each step adds to the balance. So even drafts that are all wrong make a run hardly longer."""
 
 MARGIN, EXTRA_MARGIN, AMPLE_BALANCE = 1.08, 0.3, 4.0
-"""MARGIN: the speed, compared with plain decoding, that a draft must promise, since hit rates are a little too high.
-EXTRA_MARGIN: an empty balance adds it. AMPLE_BALANCE: from this balance on nothing is added."""
+"""MARGIN: the least expected speed of a step with drafts; 1 is plain decoding's, and hit rates are a little too high.
+EXTRA_MARGIN: added to it at a balance of 0, and a part of it up to AMPLE_BALANCE."""
 
 LIKELY = 0.7
-"""A draft of this probability that is not taken is worth a note, and a trial of the saved step costs."""
+"""The least probability of a likely draft. If it is not used, it is counted, or it tests the saved step costs."""
 
 REGAINED, MAX_REGAINED = 0.25, 6.0
-"""Plain steps of losses that each token of a long copy cancels below a balance of 0, and the most in a sequence."""
+"""Plain steps that a plainly decoded token of a long copy adds to a balance below 0, and the most in one sequence."""
 
 
 class LossBudget:
-    """The balance of plain steps that drafts have saved and lost."""
+    """A balance of time in plain steps, steps without drafts: an initial amount, plus drafts' savings, minus losses."""
 
     def __init__(self) -> None:
         self._balance, self._regained = INITIAL_BALANCE, 0.0
 
     def begin(self) -> None:
-        """Forget losses of earlier sequences: on a busy machine they stopped drafts for 600 tokens."""
+        """Raise a lower balance to LEAST_AT_FIRST for a new sequence. Old losses once stopped drafts for 600 tokens."""
         self._balance, self._regained = max(self._balance, LEAST_AT_FIRST), 0.0
 
     @property
     def max_cost(self) -> float:
-        """The largest cost of a step in plain steps; a step gives at least one token."""
+        """The largest cost of the next step in plain steps: the balance, plus 1 for the token that each step gives."""
         return 1 + self._balance
 
     @property
     def margin(self) -> float:
-        """Tokens per plain step that a step with drafts must promise."""
+        """The tokens that a step with drafts must be expected to give a sequence, for each plain step of its cost."""
         return MARGIN + EXTRA_MARGIN * max(1 - self._balance / AMPLE_BALANCE, 0.0)
 
     def record(self, tokens: float, cost: float) -> None:
-        """Record a step that gave each sequence `tokens` tokens for `cost` plain steps."""
+        """Record a step of `cost` plain steps that gave each sequence `tokens` tokens on average."""
         self._balance = min(max(self._balance + tokens - cost + SHARE, MIN_BALANCE), MAX_BALANCE)
 
     def regain(self) -> None:
-        """Cancel some losses, since a step without drafts continued a long copy."""
+        """Add REGAINED to a balance below 0, after a step without drafts whose token continued a long copy."""
         if self._balance < 0 and self._regained < MAX_REGAINED:
             self._balance += REGAINED
             self._regained += REGAINED
 
 
 class Experience:
-    """Knowledge that the sequences of an engine share: the `costs` of steps, and the `budget` of losses.
+    """What mode auto has learned from all sequences of an engine: the `costs` of steps, and the `budget` of losses.
 
-    `fixed`: the assumed cost of steps, None if a clock measures it.
+    `fixed`: step costs that replace the real times of steps, None if real times count.
     """
 
     def __init__(self, settings: DecodeSettings, cost: Cost | None = None) -> None:
@@ -83,9 +83,9 @@ class Experience:
 
 
 class SharedStep:
-    """A step of some `sequences`, recorded with the outcome of the last one.
+    """A step of `sequences` sequences. It is recorded when the outcomes of all of them are known.
 
-    `cost`: expected, in plain steps. `has_prompt`: it has rows of a prompt. `has_drafts`: it has drafts.
+    `cost`: expected, in plain steps. `has_prompt`, `has_drafts`: whether the step has prompt rows, and any drafts.
     """
 
     def __init__(self, sequences: int, cost: float, *, has_prompt: bool) -> None:
@@ -93,7 +93,7 @@ class SharedStep:
         self.has_drafts, self._unseen, self._tokens = False, sequences, 0
 
     def take(self, outcome: Outcome, experience: Experience) -> None:
-        """Add the outcome of one sequence."""
+        """Add the outcome of one sequence; after the last sequence's outcome record the step in `experience`."""
         self._tokens += outcome.accepted
         self._unseen -= 1
         if self._unseen:
@@ -107,14 +107,14 @@ class SharedStep:
 
 
 class Auto(Mode):
-    """One tree a step, as large as saves time; if no tree does, a plain step."""
+    """Mode auto: each step has the tree of drafts that saves the most time, or no drafts if none saves time."""
 
     def __init__(self, settings: DecodeSettings, is_end: Callable[[int], bool], experience: Experience) -> None:
         self._settings, self.experience = settings, experience
         self._suffix = SuffixSource(is_end)
         self._sources = self._suffix, RewritingSource(self._suffix)
         self._step: SharedStep | None = None
-        # Tokens of the best step, unused drafts in a row, and steps until the next draft.
+        # The most tokens of a step, the number of unused drafts in a row, and of steps until the next draft.
         self._longest = self._idle = self._pause = 0
 
     def begin(self, tokens: Sequence[int]) -> None:
@@ -122,27 +122,28 @@ class Auto(Mode):
         for source in self._sources:
             source.begin(tokens)
 
-    def grow(self, tokens: Sequence[int], room: int) -> Tree:
-        return self.grow_all([Growing(self, tokens, room)], room)[0]
+    def grow(self, tokens: Sequence[int], max_rows: int) -> Tree:
+        return self.grow_all([Growing(self, tokens, max_rows)], max_rows)[0]
 
-    def grow_all(self, growing: Sequence[Growing], room: int, beside: int = 0) -> list[Tree]:
+    def grow_all(self, growing: Sequence[Growing], max_rows: int, prompt_rows: int = 0) -> list[Tree]:
         costs, sequences, trees = self.experience.costs, len(growing), [Tree(each.tokens[-1]) for each in growing]
         if sequences >= len(costs.relative):
             return trees
         costs.set_context(sum([len(each.tokens) for each in growing]))
-        change = costs.change / costs.relative[sequences] if costs.last != sequences else 0.0
-        step = SharedStep(sequences, 1 + change, has_prompt=beside > 0)
+        change = costs.change / costs.relative[sequences] if costs.last_rows != sequences else 0.0
+        step = SharedStep(sequences, 1 + change, has_prompt=prompt_rows > 0)
         modes = [each.mode for each in growing if isinstance(each.mode, Auto)]
         drafting = [each for each in zip(modes, growing, trees, strict=True) if each[0]._begin_step(step)]
-        max_rows = min(room, self._settings.max_step_tokens, costs.max_trial_rows, len(costs.relative) - 1 - beside)
+        known_rows = len(costs.relative) - 1 - prompt_rows
+        max_rows = min(max_rows, self._settings.max_step_tokens, costs.max_trial_rows, known_rows)
         if max_rows > sequences and not costs.needs_plain_step:
             drafts = [(mode, mode._draft(each), tree) for mode, each, tree in drafting]
             if drafts := [each for each in drafts if each[1].chance]:
-                self._draft_all(drafts, step, self._limits(sequences, beside, max_rows))
+                self._draft_all(drafts, step, self._limits(sequences, prompt_rows, max_rows))
         return trees
 
     def _begin_step(self, step: SharedStep) -> bool:
-        """Begin a step; return whether tokens are drafted for it."""
+        """Note that this sequence takes part in `step`. Return whether to draft for it, or False during a pause."""
         self._step = step
         self._pause -= 1
         return self._pause <= 0
@@ -152,11 +153,11 @@ class Auto(Mode):
             source.extend(growing.tokens)
         longest = max(FIRST_DRAFT + 2 * self._longest, self._suffix.matches[-1][1])
         leaves = self._settings.leaves if self._settings.constraints.max_rollback < 0 else 1
-        rows = min(growing.room, self.experience.costs.max_trial_rows, longest)
+        rows = min(growing.max_rows, self.experience.costs.max_trial_rows, longest)
         return Draft(self._sources, growing.tokens, leaves, rows - 1)
 
     def _draft_all(self, drafts: Sequence[tuple[Auto, Draft, Tree]], step: SharedStep, limits: Limits) -> None:
-        """Put the drafts that save time into the trees, or a likely one that tests the saved step costs."""
+        """Add to the trees the drafts that save time, or else one likely token that tests saved step costs."""
         likely = [draft.chance >= LIKELY for _, draft, _ in drafts]
         counts, cost = best_step([draft for _, draft, _ in drafts], step.sequences, limits)
         if any(likely) and not any(counts) and self.experience.costs.needs_test and not step.has_prompt:
@@ -171,10 +172,9 @@ class Auto(Mode):
                 draft.plant(tree, count)
                 step.cost, step.has_drafts = cost, True
 
-    def _limits(self, sequences: int, beside: int, max_rows: int) -> Limits:
-        """Return the limits of a step that decodes `beside` rows of prompts in any case."""
-        least = max(sequences, self._settings.constraints.min_outputs)
-        costs, slopes = self.experience.costs.costs_for(least, beside)
+    def _limits(self, sequences: int, prompt_rows: int, max_rows: int) -> Limits:
+        plain_rows = max(sequences, self._settings.constraints.min_outputs)
+        costs, slopes = self.experience.costs.costs_for(plain_rows, prompt_rows)
         budget = self.experience.budget
         share = max(sequences / self.experience.costs.relative[sequences], 1.0)
         max_wait = MAX_DELAY * share if sequences > 1 else inf
@@ -193,4 +193,4 @@ class Auto(Mode):
 
 
 FIXED_COST = Cost((StepCost(0, {1: 1e-2, 64: 1.315e-2}),), is_fixed=True)
-"""Rows as cheap as on few machines: mode auto takes large steps, the same ones each time, for a check."""
+"""Step costs for `lacli check`. Rows are so cheap that mode auto takes large steps, and the same steps in each run."""

@@ -1,7 +1,7 @@
 """The cost of a model's steps on this machine: measured now, or read from lacli's JSON file.
 
 A clock measures steps of many sizes; their rows form a chain with id 0, as drafts do. Rounds spread the times of a
-size over the whole measurement, so a slow phase of the machine slows all sizes down.
+size over the whole measurement, so a slow phase of the machine concerns all sizes alike.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from lacli.text.records import UNREADABLE, Records, model_identity
 from lacli.tree import Origin, Tree
 
 KIND = "cost"
-"""The kind of the records."""
+"""The kind of the records of step costs in lacli's JSON file."""
 
 DECISIVE = ("threads", "threads_batch", "flash_attention", "cache_type_k", "cache_type_v", "engine", "repack", "tiled")
 """Fields of ModelSettings on whose values a step's time depends."""
 
 SERVING = MeasurePlan(contexts=(64,), rows=tuple(size for size in ROWS if size <= 32))
-"""Sizes of steps of several sequences, which a server measures once for a new model."""
+"""The steps that a server with several slots measures once for a new model."""
 
 WARM_UP = MeasurePlan(contexts=(64,), rows=(1, 2, 4, LEAST_MEASURED), seconds=1.0)
-"""What a GPU decodes when a model is loaded: an H100's first step of three rows took tens of ms, a plain one 2."""
+"""The steps that warm up a GPU at loading: an H100's first step of three rows took tens of ms, a plain step 2 ms."""
 
 SAMPLE = (
     "```python\ndef count_words(text):\n    counts = {}\n    for word in text.split():\n        counts[word] += 1\n"
@@ -52,16 +52,16 @@ SAMPLE = (
 """A varied text to measure with: a mixture of experts uses few experts for a monotonous text."""
 
 MIN_ROUNDS, MAX_ROUNDS = 3, 6
-"""Visits of a size: the fewest, unless the machine becomes slower, and the most."""
+"""The fewest rounds planned, and the most. Each round visits each size once; a machine that slows down has fewer."""
 
 VISIT = 3
-"""Steps of a visit. The first one comes after another size, so llama.cpp builds a new graph for it."""
+"""Steps of a size in one visit. The first comes after another size, so llama.cpp builds a new graph for it."""
 
 SURVEY, PREFILL = 0.25, 1 / 3
-"""Parts of the time: for one trial of each size, to see how many can be measured, and at most for a prefill."""
+"""Shares of the time. SURVEY: for one step of some sizes, to see how many fit. PREFILL: the most for a prefill."""
 
 DENSE = 16
-"""If time is short, all sizes up to so many rows are measured: small ones differ most from each other."""
+"""If time is short, sizes with more rows are left out first: small sizes differ most from each other."""
 
 Say = Callable[[str], None]
 
@@ -69,7 +69,7 @@ OpenContext = Callable[[LlamaModel, ModelSettings, ContextSize], DecodingContext
 
 
 def machine_key(path: Path, settings: ModelSettings) -> Mapping[str, object]:
-    """Return all that a step's time depends on: the model file, the build, the devices and the context's settings."""
+    """Return the key of saved step costs: the model file, the build, the devices, and settings that change times."""
     settings, _ = working_settings(settings)
     library = repr((decoding_library(settings), build_files()))
     return {
@@ -83,7 +83,7 @@ def machine_key(path: Path, settings: ModelSettings) -> Mapping[str, object]:
 
 
 def device_names(settings: ModelSettings) -> str:
-    """Return the devices that can take part: a GPU gets large batches in any case."""
+    """Return the devices that may compute, as one text: `settings.devices` and the CPUs, or all if it is empty."""
     found = devices(memory=False)
     if settings.devices:
         by_name = {device.name.lower(): device for device in found}
@@ -93,7 +93,7 @@ def device_names(settings: ModelSettings) -> str:
 
 
 def saved_cost(state: Path, path: Path, settings: ModelSettings) -> Cost | None:
-    """Return the cost of a model's steps on this machine from the file `state`, or None."""
+    """Return the step costs of the model `path` on this machine from the file `state`; None if the file has none."""
     return _cost(Records(state).read(KIND, machine_key(path, settings)))
 
 
@@ -102,19 +102,20 @@ def cost_of(
     settings: ModelSettings,
     plan: MeasurePlan,
     state: Path,
-    measured: Callable[[], Cost],
+    measure_now: Callable[[], Cost],
     *,
     fresh: bool = False,
     progress: Say = lambda sentence: None,
 ) -> tuple[Cost, bool]:
-    """Return the saved cost if it covers the plan, else measure and save it; and whether it was saved before.
+    """Return the step costs of the model `path`, and whether the file `state` had them.
 
-    `measured`: measures. `fresh`: measure in any case. `progress`: gets the reason if the cost cannot be saved.
+    If the file's costs do not cover `plan`, or with `fresh`, `measure_now` is called, and a usable result is
+    saved. `progress`: called with the reason if it cannot be saved, which is no error.
     """
     saved = saved_cost(state, path, settings)
     if saved and not fresh and saved.plan.covers(fit_plan(plan, settings)):
         return saved, True
-    cost = measured()
+    cost = measure_now()
     is_enough = cost.by_context and (cost.is_usable or plan.rows[-1] < LEAST_MEASURED)
     if is_enough and (failure := Records(state).save(KIND, machine_key(path, settings), asdict(cost))):
         progress(failure)
@@ -122,7 +123,7 @@ def cost_of(
 
 
 def fit_plan(plan: MeasurePlan, settings: ModelSettings, cells: int = 0) -> MeasurePlan:
-    """Return the part of a plan that fits -b and -c, or a context of `cells` tokens."""
+    """Return the part of a plan that fits -b and -c. `cells`: the limit if -c is not set, 0 for no limit."""
     cells = settings.context or cells or max(plan.contexts) + plan.rows[-1]
     rows = [size for size in plan.rows if size <= min(settings.batch, max(cells // 2, 1))]
     contexts = {max(min(context, cells - max(rows, default=1)), 1) for context in plan.contexts}
@@ -136,11 +137,11 @@ def measure_cost(
     open_context: OpenContext,
     progress: Say = lambda sentence: None,
 ) -> Cost:
-    """Measure a model in the smallest context that fits. Ctrl-C while the context opens ends the process.
+    """Open the smallest context for `plan`, measure the step costs in it, and close it.
 
-    `open_context`: opens the context with the library that has loaded the model.
-    A model with a recurrent state is not measured; mode auto learns from its own steps.
-    Raises ModelLoadError if there is no memory for the context.
+    `open_context`: opens a context of the library that loaded the model. `progress`: called with a sentence before each
+    slow part. A model with a recurrent state is not measured: the result has no step costs. Ctrl-C while the context
+    opens ends the process. Raises ModelLoadError if there is no memory for the context.
     """
     settings = replace(with_threads(settings), gives_way=False)
     cost = Cost((), None, fit_plan(plan, settings), model.description, device_names(settings), model.chain_only, time())
@@ -167,11 +168,11 @@ def measure(
     clock: Callable[[], float] = perf_counter,
     progress: Say = lambda sentence: None,
 ) -> tuple[tuple[StepCost, ...], float]:
-    """Return the step costs by context, and the extra seconds of a step after one with a different number of rows.
+    """Time the steps of `plan`. Return their costs by ascending context, and the extra seconds of a change of rows.
 
-    `context`: large enough for the plan; its cache is cleared. `tokens`: the text of contexts and rows, repeated
-    as needed. If time is short, contexts and large sizes are left out. `progress`: gets a sentence when something
-    slow begins.
+    A change is a step after a step with a different number of rows. `context`: with cells for the plan; its cache is
+    cleared. `tokens`: what is decoded, repeated as needed. `progress`: called with a sentence before each slow part. If
+    time is short, contexts and large steps are left out.
     """
     timer, found, changes, end = _Timer(context, tokens, clock), list[StepCost](), list[float](), clock() + plan.seconds
     for left, length in zip(range(len(plan.contexts), 0, -1), plan.contexts, strict=True):
@@ -197,7 +198,7 @@ def measure(
 
 
 class _Timer:
-    """Times steps after a context that stays the same."""
+    """Times steps of many sizes, each after the same tokens in the cache."""
 
     def __init__(self, context: Context, tokens: Sequence[int], clock: Callable[[], float]) -> None:
         self._context, self._tokens, self._clock = context, cycle(tokens), clock
@@ -205,16 +206,16 @@ class _Timer:
         context.clear()
 
     def prefill(self, length: int) -> None:
-        """Decode tokens until the cache has `length`."""
+        """Decode tokens until the cache has `length` tokens."""
         while more := min(length - self._past, self._context.batch_rows, self._context.prefill_rows):
             fits = self._context.decode(from_tokens(list(islice(self._tokens, more)), self._past))
             assert fits, "the context has room for the plan"
             self._past += more
 
     def times(self, sizes: Sequence[int], end: float) -> tuple[dict[int, list[float]], dict[int, list[float]]]:
-        """Return the seconds of steps by rows, of as many sizes as can be timed often enough by `end`.
+        """Time steps of `sizes` rows. Return their seconds by size: after a step of equal size, after another size.
 
-        The second result has the seconds of steps that came after a different number of rows.
+        `end`: when to stop, a time of the clock. Sizes that cannot be timed often enough by then are left out.
         """
         begin, survey = self._clock(), dict[int, float]()
         for size in _doubled(sizes):
@@ -234,7 +235,7 @@ class _Timer:
         return times, first
 
     def _step(self, size: int) -> float:
-        """Return the seconds of decoding `size` rows and choosing their tokens."""
+        """Decode a step of `size` rows, read its tokens, and return the seconds of both. The cache is as before."""
         tree = Tree(next(self._tokens))
         tree.add_path(list(islice(self._tokens, size - 1)), 0, Origin.CHAIN)
         batch = self._batch.set_tree(tree, self._past)
@@ -248,7 +249,7 @@ class _Timer:
 
 
 def _doubled(sizes: Iterable[int]) -> list[int]:
-    """Return the sizes that are at least twice the size before, and the largest."""
+    """Return the smallest size, each further size of at least twice the size before, and the largest size."""
     found = list[int]()
     for size in (ordered := sorted(sizes)):
         if not found or size >= 2 * found[-1] or size == ordered[-1]:
@@ -257,7 +258,7 @@ def _doubled(sizes: Iterable[int]) -> list[int]:
 
 
 def _chosen(sizes: Sequence[int], survey: StepCost, seconds: float) -> list[int]:
-    """Return the sizes that can be visited MIN_ROUNDS times: all, or fewer of the large ones, or the smallest."""
+    """Return the sizes that `seconds` suffice for, by the times of `survey`: all, fewer large ones, or the smallest."""
     known = [size for size in sizes if size <= survey.max_rows]
     doubled = _doubled(known)
     smallest = [doubled[:count] for count in range(len(doubled), 2, -1)]
@@ -268,7 +269,7 @@ def _chosen(sizes: Sequence[int], survey: StepCost, seconds: float) -> list[int]
 
 
 def _cost(found: Any) -> Cost | None:
-    """Return a saved cost, None for anything else."""
+    """Return the Cost of a saved record, None if the record is damaged or its times make no sense."""
     try:
         by_context = tuple(
             StepCost(each["context"], {int(rows): float(seconds) for rows, seconds in dict(each["measured"]).items()})

@@ -1,8 +1,8 @@
 """The two sources that draft from the sequence itself.
 
-The suffix source drafts the tokens after the longest earlier match of the sequence's end, the most recent first. Chains
-of equal token pairs find matches, as in LZ77 compressors, in constant time at any length. The rewriting source
-continues a copy after a change: when a long match breaks, it looks for the copy again near this place.
+The suffix source looks for the longest earlier occurrence of the sequence's end, a match, and drafts the tokens after
+it. Chains of equal token pairs find matches, as in LZ77 compressors, in constant time at any length. The rewriting
+source continues a copied passage after a change: when a long match ends, it looks for the passage's next tokens.
 """
 
 from __future__ import annotations
@@ -13,51 +13,51 @@ from functools import cache
 from lacli.auto.draft import Drafted, HitRates, Source
 
 KIND_OF_LENGTH = (0, 0, 1, 2, 3, 4, 4, 5, 5, *[6] * 4, *[7] * 4, *[8] * 8, *[9] * 15, 10)
-"""Kind of a match by its length: 1, 2, 3, 4, 5-6, 7-8, 9-12, 13-16, 17-24, 25-39, and 40 or more tokens."""
+"""Kind of a match by its tokens. Kinds 0 to 10 are 1, 2, 3, 4, 5-6, 7-8, 9-12, 13-16, 17-24, 25-39, and 40 or more."""
 
 EXPECTED = (0.3, 0.55, 0.72, 0.76, 0.83, 0.85, 0.89, 0.9, 0.94, 0.965, 0.985, 0.26)
-"""Rate of the token after a match, by kind; the last kind: an older occurrence, if the match was wrong."""
+"""Expected hit rate of the token after a match, by kind. The last: after an older match, if the longest was wrong."""
 
 OTHER = len(EXPECTED) - 1
 
 SUBSTITUTED, RESUMED, AGREED = range(3)
-"""Kinds of drafts after a change. SUBSTITUTED: after a copied token that was replaced. RESUMED: after one token that
-agrees again. From AGREED on: after 2-5, 6-13, 14-29, and 30 and more tokens that agree."""
+"""Kinds of drafts after a change in a copy. SUBSTITUTED: right after a replaced token. RESUMED: after one token that
+equals the copied text again. AGREED and the next three kinds: after 2-5, 6-13, 14-29, 30 and more such tokens."""
 
 KIND_OF_RUN = (SUBSTITUTED, RESUMED, *[AGREED] * 4, *[AGREED + 1] * 8, *[AGREED + 2] * 16, AGREED + 3)
 
-EXPECTED_BEHIND_CHANGE = (0.19, 0.46, 0.86, 0.87, 0.98, 0.99)
-"""Rate of each of these kinds. Source: answers of Qwen2.5-Coder 0.5B and 1.5B (python -m benchmarks.hit_rates)."""
+EXPECTED_AFTER_CHANGE = (0.19, 0.46, 0.86, 0.87, 0.98, 0.99)
+"""Expected hit rate of each of these kinds. Source: Qwen2.5-Coder 0.5B and 1.5B (python -m benchmarks.hit_rates)."""
 
 MIN_COPY = 8
-"""Tokens of a match that counts as a copy, which may go on after a change. Source: docs/internals/auto.md."""
+"""The fewest tokens of a match that is a copy, which may go on after a change. Source: docs/internals/auto.md."""
 
 NEAR, MAX_CHANGE = 6, 8
-"""NEAR: copied tokens after the change among which the copy is looked for. MAX_CHANGE: tokens of the sequence within
-which it must be found."""
+"""NEAR: how many tokens of the copied text after the replaced one are searched for the sequence's next token.
+MAX_CHANGE: after how many tokens of the sequence this search ends."""
 
 PROBES, MAX_OTHERS = 8, 2
-"""Earlier occurrences that are compared when a match breaks, and the most branches. Source: docs/internals/auto.md."""
+"""PROBES: earlier occurrences that are compared when a match ends. MAX_OTHERS: the most drafts of older matches."""
 
 MIN_MATCH, MAX_COMPARED = 2, 32
-"""The fewest tokens of a match, and the most tokens compared; a match that is followed may grow longer."""
+"""The fewest and the most tokens of a match that `_search` finds. It grows by each token that equals its draft."""
 
 
 def kind_of(length: int) -> int:
-    """Return the kind of a match of `length` tokens."""
+    """Return the kind of a match of `length` tokens, an index of `EXPECTED`."""
     return KIND_OF_LENGTH[min(length, len(KIND_OF_LENGTH) - 1)]
 
 
 def kind_of_run(run: int) -> int:
-    """Return the kind of hit rate for a draft after `run` tokens that agree with a copy since it changed."""
+    """Return the kind of a draft after `run` tokens that equal the copied text since its last change."""
     return KIND_OF_RUN[min(run, len(KIND_OF_RUN) - 1)]
 
 
 class SuffixSource(Source):
-    """Drafts from the sequence itself. `is_end`: True for tokens that end an answer, which no draft needs.
+    """Drafts the tokens after a match, the longest earlier occurrence of the sequence's end.
 
-    `matches`: by length of the sequence, the place after its longest match, and the match's length, 0 without one.
-    `hits`: rates by the kind of the match.
+    `is_end`: returns True for tokens that end an answer, which are not drafted. `matches[n]`: the match of the first n
+    tokens, as the index after it and its length, (0, 0) without one. `hits`: hit rates by kind of match.
     """
 
     def __init__(self, is_end: Callable[[int], bool] = lambda _: False) -> None:
@@ -103,7 +103,7 @@ class SuffixSource(Source):
         return [] if self.is_end(self._tokens[place]) else [self._drafted(place, drafted.length)]
 
     def _drafted(self, place: int, length: int) -> Drafted:
-        """Return the draft that the token at `place` follows a match of `length` tokens."""
+        """Draft the token at the index `place`, which follows a match of `length` tokens."""
         return Drafted(self._tokens[place], self.hits.rates[kind_of(length)], place + 1, length + 1)
 
     def _follow(self, tokens: Sequence[int], *, scored: bool) -> None:
@@ -132,10 +132,10 @@ class SuffixSource(Source):
             latest[previous, token] = here + 1
             previous = token
 
-    def _search(self, tokens: Sequence[int], here: int, end: int) -> tuple[int, int]:
-        """Return the longest match of the tokens up to `here` among the occurrences chained from `end`."""
+    def _search(self, tokens: Sequence[int], here: int, latest: int) -> tuple[int, int]:
+        """Return the index after the longest match of the tokens up to `here`, from `latest` back, and its length."""
         found, longest = 0, MIN_MATCH - 1
-        for place in self._chained(end):
+        for place in self._chained(latest):
             length, most = 0, min(place, MAX_COMPARED)
             while length < most and tokens[place - 1 - length] == tokens[here - length]:
                 length += 1
@@ -143,17 +143,17 @@ class SuffixSource(Source):
                 found, longest = place, length
         return (found, longest) if found else (0, 0)
 
-    def _others(self, last: int, first: int) -> list[int]:
-        """Return the places of tokens other than `first` after the two tokens that end at `last`, each token once."""
+    def _others(self, last: int, excluded: int) -> list[int]:
+        """Return indices of up to MAX_OTHERS tokens, not `excluded`, that followed the pair ending at `last` before."""
         found: dict[int, int] = {}
         for place in self._chained(self._earlier[last]):
             token = self._tokens[place]
-            if token != first and not self.is_end(token):
+            if token != excluded and not self.is_end(token):
                 found.setdefault(token, place)
         return [*found.values()][:MAX_OTHERS]
 
     def _chained(self, end: int) -> Iterator[int]:
-        """Yield the latest occurrences of two tokens, first the occurrence that ends at `end`, 0 for none."""
+        """Yield the index after each of up to PROBES occurrences of a pair, from `end` back; nothing if it is 0."""
         for _ in range(PROBES):
             if not end:
                 return
@@ -162,20 +162,20 @@ class SuffixSource(Source):
 
 
 class RewritingSource(Source):
-    """Drafts the tokens of a copy after a change; it has no drafts until a copy has changed something.
+    """Drafts the rest of a passage that the sequence repeats with a change; without a change it has no drafts.
 
-    `suffix`: finds long matches; it learns tokens first. `hits`: rates by kind.
+    `suffix`: finds the passages; it must learn all tokens before this source. `hits`: rates by `kind_of_run`.
     """
 
     def __init__(self, suffix: SuffixSource) -> None:
-        self.hits = HitRates(EXPECTED_BEHIND_CHANGE)
+        self.hits = HitRates(EXPECTED_AFTER_CHANGE)
         self._suffix = suffix
         self._tokens: Sequence[int] = ()
         self._known = 0
         self._is_copy = self._has_changed = False
-        # The place of the next copied token, and how many agreed before.
+        # The index of the next token to copy, and how many tokens equalled the copied text before it.
         self._place = self._run = 0
-        # The place of the change, among the copied tokens and in the sequence.
+        # The index of the change in the copied passage, and in the copy.
         self._left: tuple[int, int] | None = None
 
     def begin(self, tokens: Sequence[int]) -> None:
@@ -204,7 +204,7 @@ class RewritingSource(Source):
         return Drafted(self._tokens[place], self.hits.rates[kind_of_run(run)], place + 1, run + 1)
 
     def _next(self) -> list[tuple[int, int]]:
-        """Return the place of the next copied token and how many agreed before; nothing without a changed copy."""
+        """Return the next draft, as its index and the run before it for `kind_of_run`; empty without a changed copy."""
         place, run = self._place, self._run
         if self._left and not run:
             left, since = self._left
@@ -215,14 +215,14 @@ class RewritingSource(Source):
         return [(place, run)] if is_ready and not self._suffix.is_end(self._tokens[place]) else []
 
     def _watch(self) -> None:
-        """Follow a long match as a copy."""
+        """If the known tokens end with a long match, follow it as a copy."""
         place, length = self._suffix.matches[self._known]
         if length >= MIN_COPY:
             self._is_copy, self._left = True, None
             self._place, self._run = place, length
 
     def _take(self, token: int) -> None:
-        """Compare the copy with the sequence's next token."""
+        """Compare the next token of the sequence with the copied passage, and note a change or the end of one."""
         place, agrees = self._place, self._place < self._known and token == self._tokens[self._place]
         if not self._left and agrees:
             self._place, self._run = place + 1, self._run + 1

@@ -1,1 +1,1 @@
-"""From prompts to tokens: one engine decodes all sequences of a context, in the caller's thread or in a worker's."""
+"""From prompts to tokens: an engine decodes all sequences of a context, in the caller's thread or a worker's."""

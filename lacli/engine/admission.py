@@ -1,8 +1,8 @@
-"""Admission of sequences to slots and cells: reuse, shared beginnings, and who gives way when cells run out.
+"""Admission of sequences to slots and cells: reuse, shared beginnings, and which cells are freed when they run out.
 
-A new prompt takes an idle slot if at least half of the slot is the prompt's beginning. The slot of an ended sequence
-keeps its cells until they are needed. When cells run out, idle slots are emptied, oldest first. Then the newest
-sequence is cleared, and prefilled again from its tokens when enough cells are free.
+The slot of an ended sequence keeps its cells until they are needed. A new prompt reuses an idle slot if at least half
+of the slot's tokens are the prompt's beginning. When cells run out, idle slots are emptied, the longest unused first.
+Then the newest sequence loses its cells; it is prefilled again from its tokens when enough cells are free.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from lacli.errors import UsageError
 from lacli.modes import common_prefix
 
 HEADROOM = 16
-"""A sequence gets cells only with this many beyond its tokens: fewer would soon be taken from it again."""
+"""A sequence gets cells only if this many more than its tokens are free: otherwise it would soon lose them again."""
 
 MIN_SHARED = 64
-"""Tokens of a running sequence's cells that are worth waiting for: as rows they cost several plain steps."""
+"""The fewest tokens that are shared with a running sequence, or waited for: as rows they cost several plain steps."""
 
 MOST_IDLE, IDLE_SHARE = 4, 1 / 4
-"""Most idle slots that keep cells, the last used always; their share of the context if attention passes all cells."""
+"""The most idle slots that keep cells (one always does), and their share of all cells if idle cells cost time."""
 
 
 class Admission:
     """The slots of a context, each a range of sequence ids, and the sequences in the order of their arrival.
 
-    No call names other ids, so that no sequence can touch another's cells.
+    `ids`: sequence ids of each slot. `limit`: the most tokens of a sequence. `shares`: whether sequences may share
+    cells. A call for a slot has only ids of the slot, so that no sequence can change another sequence's cells.
     """
 
     def __init__(self, context: Context, slots: int, ids: int, limit: int, *, shares: bool) -> None:
-        """`ids`: sequence ids of a slot. `limit`: tokens of a sequence. `shares`: sequences may share cells."""
         self._context = context
         self._shares = shares and context.can_share
         self._most_idle_cells = int(context.cells * (IDLE_SHARE if context.passes_all_cells else 1))
@@ -41,32 +41,33 @@ class Admission:
 
     @property
     def idle(self) -> list[Cells]:
-        """Slots without a sequence, the longest unused first."""
+        """The slots without a sequence, the longest unused first."""
         taken = [each.cells for each in self.sequences]
         return sorted((slot for slot in self._slots if slot not in taken), key=lambda slot: slot.last_use)
 
     def slot(self, number: int | None = None) -> Cells:
-        """Return a slot by its number, by default the slot used last."""
+        """Return a slot by its number; for None, the slot used last."""
         return max(self._slots, key=lambda slot: slot.last_use) if number is None else self._slots[number]
 
     def refill(self, slot: Cells, tokens: Sequence[int], fill: Callable[[int], bool] = lambda first: True) -> None:
-        """Empty an idle slot, and let `fill` bring the cells of `tokens` to its first id. Raises UsageError if it
-        cannot.
+        """Empty an idle slot, and fill it with `tokens` whose cells `fill` writes.
+
+        `fill`: takes the slot's first id, returns whether the cells fit. Raises UsageError if not, or for a used slot.
         """
         if slot not in self.idle:
-            raise UsageError("the slot has a sequence", "try again at its end")
+            raise UsageError("the slot is in use by an answer", "try again when this has ended")
         self._cut(slot, 0)
         self.find_cells(len(tokens), slot)
         if not fill(slot.first_id):
             slot.cut(0)
-            raise UsageError(f"the context has no room for {len(tokens):,} saved tokens", "a larger -c may have")
+            raise UsageError(f"the context has no room for {len(tokens):,} saved tokens", "try a larger -c")
         slot.tokens, slot.past = [*tokens], len(tokens)
 
     def take_slot(self, prompt: Sequence[int], *, reuses: bool) -> Cells:
-        """Take an idle slot for a prompt, cut back to the common beginning.
+        """Choose an idle slot for a prompt, and cut its cache back to the tokens that are the prompt's beginning.
 
-        It is a slot of which at least half is the prompt's beginning, if it `reuses` cells, else an empty slot, else
-        the longest unused.
+        With `reuses`, this is a slot with at least half of its tokens in common. Without such a slot it is an empty
+        slot, or else the longest unused slot, which is emptied.
         """
         common = {slot: slot.common(prompt[:-1]) if reuses else 0 for slot in self.idle}
         alike = [slot for slot in common if slot.past and 2 * common[slot] >= slot.past]
@@ -77,7 +78,7 @@ class Admission:
         return slot
 
     def free_slot(self, sequence: TokenSequence) -> None:
-        """Take out a sequence; its slot is idle, and keeps its cells if not too many others do."""
+        """Remove a sequence. Its slot keeps its cells. If too many idle slots do so, the longest unused lose theirs."""
         sequence.cells.last_use = 1 + max(slot.last_use for slot in self._slots)
         self.sequences.remove(sequence)
         filled = [slot for slot in self.idle if slot.past]
@@ -87,7 +88,7 @@ class Admission:
             self._cut(filled.pop(0), 0)
 
     def give_cells(self) -> None:
-        """Give cells to the waiting sequences, in the order of their arrival, as long as enough are free."""
+        """Give cells to the sequences without cells, in the order of their arrival, as long as enough are free."""
         # A suspect must not spoil another sequence again.
         one_by_one = any(each.is_suspect for each in self.sequences)
         for sequence in self.sequences:
@@ -110,14 +111,14 @@ class Admission:
                 sequence.reused = slot.past
 
     def find_cells(self, cells: int, kept: Cells | None = None) -> bool:
-        """Empty slots by `empty_oldest` until `cells` are free; False if they stay too few."""
+        """Empty slots other than `kept` until `cells` cells are free. Return False if this frees too few cells."""
         while self._used_cells() + cells > self._context.cells:
             if not self.empty_oldest(kept):
                 return False
         return True
 
     def empty_oldest(self, kept: Cells | None = None) -> bool:
-        """Empty the longest unused idle slot, else a waiting sequence's slot, but not `kept`; False without one."""
+        """Empty the longest unused idle slot, else a waiting sequence's, but not `kept`. False if none has tokens."""
         waiting = (each.cells for each in self.sequences if not each.has_cells)
         slot = next((slot for slot in (*self.idle, *waiting) if slot.past and slot is not kept), None)
         if slot:
@@ -125,12 +126,12 @@ class Admission:
         return slot is not None
 
     def clear(self, sequence: TokenSequence) -> None:
-        """Take the cells of a sequence; it goes on once enough are free."""
+        """Remove the cells of a sequence. It goes on when `give_cells` finds enough again."""
         self._cut(sequence.cells, 0)
         sequence.has_cells, sequence.prefill = False, len(sequence.tokens) - 1
 
     def start_over(self) -> list[TokenSequence]:
-        """Empty the cache after a step without numbers; return its sequences, which are suspects now."""
+        """Empty the cache after a NumbersError, and return the sequences that had cells, marked as suspects."""
         # Without flash attention llama.cpp's masks let NaN through: one sequence's cells spoil all others.
         suspects = [each for each in self.sequences if each.has_cells]
         for slot in self._slots:
@@ -142,23 +143,23 @@ class Admission:
         return suspects
 
     def mend(self) -> None:
-        """Put cells right after an interrupt, which may have come between any two calls of a step."""
+        """Make cells and records agree after an interrupt, which may have come between any two calls of a step."""
         for slot in self._slots:
             # A second copy of the same cells would count twice.
             slot.unshare()
             slot.cut(max(len(slot.tokens) - 1, 0))
 
     def _used_cells(self) -> int:
-        """Cells of idle slots, and cells that sequences have or are about to have."""
+        """Return the number of cells of idle slots, and of cells that sequences have or are about to have."""
         idle = sum(slot.own_cells for slot in self.idle)
         return idle + sum(
             (len(each.tokens) if each.has_cells else each.cells.past) - each.cells.borrowed for each in self.sequences
         )
 
     def _longest_beginning(self, sequence: TokenSequence) -> tuple[Cells | None, int, int]:
-        """The running slot that shares most with a sequence's beginning, and the number of shared tokens.
+        """Return the running slot whose cache has most tokens of a sequence's beginning, or None, and their number.
 
-        The last number is the most that any running slot will share once its prompt is decoded.
+        The last number is the most tokens of the beginning that any running slot will have after its prefill.
         """
         source, shared, coming = None, 0, 0
         for other in self.sequences if self._shares and not sequence.score else ():
@@ -171,7 +172,7 @@ class Admission:
         return source, shared, coming
 
     def _cut(self, slot: Cells, length: int) -> None:
-        """Cut a slot back to its first `length` tokens; shared cells stay with the other slots."""
+        """Cut a slot back to its first `length` tokens. Slots that share its cells keep them."""
         slot.cut(length)
         for each in self._slots:
             if each is slot or each.source is slot:

@@ -17,13 +17,13 @@ from lacli.verify import TokenLogprob
 
 @dataclass(frozen=True)
 class Answer:
-    """One finished generation.
+    """An answer, finished or so far.
 
-    `tokens`: the generated ids of the text, with an end token but without a stop string's tokens, which count as
-    predicted too. `finish_reason`: stop (the stop string `stop`), eog (an end token), length (`max_tokens`, or a full
-    context) or interrupt (it was left early). `logprobs`: one for each of `tokens` if requested; `prompt_logprobs`: one
-    for each token of the prompt but the first. `seed`: of the draws, None for greedy decoding. `warnings`: sentences on
-    parts of the answer's own JSON schema that it ignores.
+    `tokens`: the generated tokens of the text, with an end token, but without the tokens of a stop string; statistics
+    count these too. `finish_reason`: stop (the stop string `stop` came), eog (an end token), length (`max_tokens`, or a
+    full context) or interrupt (the caller left early). `logprobs`: one for each of `tokens`, if requested.
+    `prompt_logprobs`: one for each token of the prompt but the first, if requested. `seed`: of the draws, None for
+    greedy decoding. `warnings`: sentences on parts of the request's JSON schema that were ignored.
     """
 
     text: str
@@ -42,21 +42,21 @@ class Answer:
 
     @property
     def tokens_per_step(self) -> float:
-        """S, the step compression."""
+        """S, the step compression: tokens a step, 0.0 without a step."""
         return self.statistics.tokens_per_step
 
     def filled_context(self, max_tokens: int) -> bool:
-        """True if a full context has ended the answer, and not the limit of `max_tokens`."""
+        """Return whether a full context ended the answer. False for another end, or at the limit `max_tokens`."""
         return self.finish_reason == "length" and self.statistics.tokens != max_tokens
 
 
 def as_stops(stops: str | Sequence[str]) -> tuple[str, ...]:
-    """The stop strings of an argument, one or several."""
+    """Return a tuple of stop strings; a str is one stop string."""
     return (stops,) if isinstance(stops, str) else tuple(stops)
 
 
 class AnswerText:
-    """Makes an answer from the progress of a sequence. `stopped`: True once a stop string has come."""
+    """Makes an answer from the progress of a sequence. `stopped`: whether a stop string has come."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class AnswerText:
         seed: int | None = None,
         warnings: Sequence[str] = (),
     ) -> None:
-        """`bytes_of`, `controls`: as `TextStream` takes them. Others: as `Answer`; log probabilities grow."""
+        """`bytes_of`, `controls`: as in `TextStream`. Others: as in `Answer`; a verifier extends the `logprobs`."""
         self._engine = engine
         self._logprobs, self.prompt_logprobs = logprobs, prompt_logprobs
         self._stream = TextStream(bytes_of, stops, controls)
@@ -86,11 +86,11 @@ class AnswerText:
         return bool(self._stream.stop)
 
     def begin(self) -> None:
-        """Count time from now on."""
+        """Start the clock of `first_token_s`."""
         self._begin = perf_counter()
 
     def take(self, progress: Progress) -> list[Piece]:
-        """Count a step, and return the text that is certain now."""
+        """Add a step, and return the text that no later token can change or make part of a stop string."""
         sequence, step, _ = progress
         if step is None:
             return []
@@ -124,7 +124,7 @@ class AnswerText:
     def pieces(
         self, prompt: Sequence[int], options: SequenceOptions, on_prompt: OnPrompt = lambda done, total: None
     ) -> Generator[Piece]:
-        """Decode the answer, and yield its text as it comes. If this is left early, it ends at the last step."""
+        """Decode the answer, and yield its text after each step. A caller who leaves early ends the answer there."""
         self.begin()
         with closing(self._engine.decode(prompt, options, on_prompt)) as steps:
             for progress in steps:
@@ -134,7 +134,7 @@ class AnswerText:
             yield from self.end()
 
     def answer(self) -> Answer:
-        """The answer so far."""
+        """Return the answer so far."""
         return Answer(
             text="".join(self._text),
             tokens=tuple(self._tokens),
@@ -149,9 +149,9 @@ class AnswerText:
         )
 
     def logprobs_from(self, first: int) -> Sequence[TokenLogprob]:
-        """Return log probabilities of the tokens from index `first` on with text, at least in part.
+        """Return the log probabilities of the tokens from index `first` on whose text was returned, at least in part.
 
-        An answer that has ended by itself or by its limit has them for all further tokens.
+        If the answer has ended with an end token or at its limit, these are all tokens from `first` on.
         """
         has_all = self._finish in ("eog", "length")
         return self._logprobs[first : len(self._tokens) if has_all else self._stream.begun]
@@ -162,7 +162,7 @@ class AnswerText:
 
 
 class Generation(NamedTuple):
-    """An answer in the caller's thread: iterate `pieces`, once, and read `text.answer()` at any time."""
+    """An answer in the caller's thread. Iterating `pieces` decodes it; `text.answer()` returns the answer so far."""
 
     text: AnswerText
     pieces: Generator[Piece]

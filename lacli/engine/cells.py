@@ -1,7 +1,7 @@
-"""A slot's cells: its sequence's tokens in the cache, shared with its other ids and with other slots.
+"""A slot's cells: its sequence's tokens in the cache, which its other ids and other slots may share.
 
-All sequence calls of a decode go through `Cells`, each limited to its positions. An unlimited call walks the cache's
-per-sequence bookkeeping, and costs milliseconds at a few thousand tokens.
+All sequence calls of a decode go through `Cells`, each with a range of positions. A call without a range walks through
+llama.cpp's records of the whole cache, and costs milliseconds at a few thousand tokens.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from lacli.modes import common_prefix
 from lacli.tree import ROOT, Tree
 
 ALL = -1
-"""As a sequence id: every one. As an end: to the end."""
+"""As a sequence id: all ids. As an end: the end of the cache."""
 
 
 class Cells:
-    """A slot: tokens 0 .. past-1 of one sequence at a time with its first id; its other ids share a part.
+    """A slot: the cache of one sequence at a time. Its first id has all tokens; trees share them with its other ids.
 
-    `past`: tokens in the cache, and the position of the next input. `tokens`: of the slot's sequence, or of its last
-    one. `source`: the slot that shares the cells of the first `borrowed` tokens. `last_use`: grows with every use.
-    `part`: the rows that were laid out last. `seconds`: time in sequence calls. `whole`: a cut keeps this many tokens,
-    or none. After the prefill a tree brings its ids up to date: idle ids cost nothing.
+    `past`: the number of tokens in the cache, and the position of the next input. `tokens`: all tokens of the slot's
+    present or last sequence. `source`: the slot with which it shares the cells of its first `borrowed` tokens, or None.
+    `last_use`: larger for slots used later. `part`: the rows of the latest `lay_out_step` or `lay_out_prompt`.
+    `seconds`: the time of all sequence calls. `whole`: a cut that would keep fewer tokens than this removes all.
     """
 
     def __init__(self, context: Context, ids: range, limit: int) -> None:
-        """`ids`: the sequence ids that belong to the slot; trees count them from 0. `limit`: tokens of a sequence."""
+        """`ids`: the slot's sequence ids; a tree's id 0 is the first. `limit`: the most tokens of a sequence."""
         self._context, self._ids, self.limit = context, ids, limit
         self.first_id = ids.start
         self._owns_all = ids == range(context.ids)
@@ -44,17 +44,17 @@ class Cells:
         return self.past - self.borrowed
 
     def common(self, tokens: Sequence[int]) -> int:
-        """Tokens at the beginning of `tokens` that the cache has."""
+        """Return how many tokens at the beginning of `tokens` are in the cache and can be kept."""
         common = min(common_prefix(self.tokens, tokens), self.past)
         return common if common >= self.whole else 0
 
     def room(self, tokens: Sequence[int]) -> int:
-        """Most rows of the next step's tree, not counting missing tokens before its input."""
+        """Return the most rows of the next step's tree, without rows of the sequence's tokens that the cache lacks."""
         missing = len(tokens) - 1 - self.past
         return min(self.limit - (len(tokens) - 1), self._context.batch_rows - missing)
 
     def lay_out_step(self, tokens: Sequence[int], tree: Tree) -> BatchPart:
-        """Make rows of a sequence's missing tokens and of its step's tree; its ids share the cells from now on."""
+        """Share the cache with the tree's ids. Return the rows of a step: tokens that the cache lacks, and the tree."""
         others = tree.ids[ROOT][1:]
         if others:
             begin = perf_counter()
@@ -67,18 +67,18 @@ class Cells:
         return self.part
 
     def lay_out_prompt(self, tokens: Sequence[int], rows: int, *, scored: bool) -> BatchPart:
-        """Make rows of the next `rows` tokens that the cache lacks, with logits if they are `scored`."""
+        """Return the rows of the next `rows` tokens that the cache lacks. `scored`: whether their logits are wanted."""
         self.part = BatchPart(None, self.past, tokens[self.past : self.past + rows], self.first_id, scored)
         return self.part
 
     def commit_prompt(self) -> None:
-        """Count the decoded tokens of a prompt."""
+        """Add the tokens of the latest `lay_out_prompt` to `past`, after they were decoded."""
         self.past += len(self.part.uncached)
 
     def commit(self, nodes: Sequence[int], *, ordered: bool) -> None:
-        """Keep the input and the accepted `nodes` of the decoded step, and nothing else of its tree.
+        """After a decoded step, keep the cells of the input and of the accepted `nodes`, and remove all others.
 
-        `ordered`: keep only cells in the order of the sequence; cells after rejected drafts are not.
+        `ordered`: keep only nodes before the first rejected draft, whose cells are in the order of the sequence.
         """
         if ordered:
             nodes = [row for place, row in enumerate(nodes, start=1) if row == place]
@@ -96,7 +96,7 @@ class Cells:
             for each in others:
                 self._context.remove(self.first_id + each, start, ALL)
         else:
-            # The path is a chain with the first id, or empty: everything after it goes.
+            # The path is a chain with the first id, or empty: everything after it is removed.
             gone = self._remove_from(end, [0, *others])
             assert gone, "a step has no more drafted tokens than the model can take back"
         for each in others:
@@ -104,7 +104,7 @@ class Cells:
         self.seconds += perf_counter() - begin
 
     def cut(self, length: int) -> None:
-        """Cut all ids back to the first `length` tokens; a model that cannot take back a part loses all."""
+        """Remove all tokens after the first `length` from all ids, or all tokens if the model cannot remove a part."""
         # First the numbers, then the cells: after an interrupt in between, another cut mends them.
         self.past = min(length, self.past) if length >= self.whole else 0
         self.whole = min(self.whole, self.past)
@@ -115,21 +115,21 @@ class Cells:
             self._remove_from(0)
 
     def share_beginning(self, other: Cells, length: int) -> None:
-        """Share the cells of the first `length` tokens of another slot; this one is empty."""
+        """Fill this empty slot with the first `length` tokens of another slot, whose cells both slots then share."""
         self._context.copy(other.first_id, self.first_id, 0, length)
         self.past = self.borrowed = length
         self.source, self.whole = other, other.whole
 
     def unshare(self) -> None:
-        """Take all cells from all ids but the first; each id gets them again when a tree next uses it."""
+        """Remove all cells from all ids but the first. The next tree with an id shares them with the id again."""
         self._synced = [0] * len(self._ids)
         for each in self._ids[1:]:
             self._context.remove(each, 0, ALL)
 
     def _remove_from(self, position: int, used: Iterable[int] | None = None) -> bool:
-        """Take the positions from `position` on from all ids; False if the model cannot.
+        """Remove the positions from `position` on from all ids; return False if the model cannot.
 
-        `used`: the ids that may have any, all by default. Among other sequences each id costs a walk over all cells.
+        `used`: the tree's ids that may have such positions; None for all ids. Each id can cost a walk over all cells.
         """
         # A recurrent model has one id a slot and does not know -1.
         if self._owns_all and len(self._ids) > 1:

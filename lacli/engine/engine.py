@@ -1,6 +1,6 @@
-"""The engine: prompts in, one batch a step, accepted tokens out, for as many sequences as it has slots.
+"""The engine: it takes prompts, decodes one batch a step, and gives accepted tokens, for one sequence in each slot.
 
-Every step serves all sequences with cells: inputs with drafts and chunks of unread prompts, together or in turns.
+A step can have drafts of some sequences and prompt chunks of others. If such a batch is slow, they take turns.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from lacli.stats import Finish, Step
 from lacli.verify import Verifier
 
 DECODED_PER_READ_S = 1 / 3
-"""Seconds of decoding for each second of reading prompts, if both take turns."""
+"""Seconds of decoding for each second of prefill, if both take turns."""
 
 OLDEST_PART = 4
-"""One of this many prompt rows of a step is the oldest prompt's, or shorter prompts could keep it out for ever."""
+"""One in this many prompt rows of a step is kept for the oldest prompt, since shorter prompts come first."""
 
 
 OnPrompt = Callable[[int, int], None]
-"""Takes how many tokens of a prompt are read, and their total: before each chunk, and with all at the end."""
+"""Takes the number of decoded prompt tokens and their total. Called before each chunk and at the end of the prompt."""
 
 
 @dataclass(frozen=True)
 class SequenceOptions:
     """How one sequence is decoded.
 
-    `max_tokens`: after the prompt, -1 for no limit. `verifier`: chooses the tokens, None takes the most probable ones.
-    `score`: called for each token of the prompt but the first; then nothing of the prompt is reused.
+    `max_tokens`: the most tokens after the prompt, -1 for no limit. `verifier`: chooses the tokens; None chooses the
+    most probable. `score`: called for each token of the prompt but the first; then the whole prompt is decoded.
     """
 
     max_tokens: int = -1
@@ -49,13 +49,13 @@ class SequenceOptions:
 
 
 GREEDY = SequenceOptions()
-"""The most probable tokens, without a limit."""
+"""The options for the most probable tokens, without a limit."""
 
 
 class Progress(NamedTuple):
-    """A sequence's progress. `step`: None for an end without a step. `error`: what ended it, or None.
+    """One event of a sequence: a step, or its end without a step (`step` is None).
 
-    `sequence`: None if it never got a slot.
+    `error`: the error that ended the sequence, or None. `sequence`: None if a request ended before it had a slot.
     """
 
     sequence: TokenSequence | None
@@ -64,9 +64,9 @@ class Progress(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """A step's work: the sequences that are `ready` for drafts, and prompt chunks of others.
+    """What a step decodes: trees of the sequences `ready`, and prompt `chunks` of other sequences.
 
-    `makes_wait`: it only reads prompts, while other sequences could decode.
+    `makes_wait`: whether the step only has chunks although some sequences could decode.
     """
 
     ready: list[TokenSequence]
@@ -75,25 +75,25 @@ class Plan(NamedTuple):
 
 
 class Engine:
-    """Decodes up to `slots` sequences together; owns the cells of its context.
+    """Decodes up to `slots` sequences together in one context.
 
-    `limit`: tokens that a sequence may have. `pool`: n-grams of all sequences. `cost`: measured step costs, or None.
-    `cache`: the file of --prompt-cache, or None.
+    `limit`: the most tokens of a sequence, with its prompt. `pool`: n-grams of all sequences. `cost`: measured step
+    costs, None if there are none. `cache`: the file of --prompt-cache, or None.
     """
 
     def __init__(
         self, context: Context, settings: DecodeSettings, slots: int = 1, *, longest: int = 0, cost: Cost | None = None
     ) -> None:
-        """`longest`: limit of each of several sequences, 0 for the trained tokens."""
+        """`longest`: the most tokens of a sequence if there are several slots, 0 for the model's trained tokens."""
         self.slots, self.cost, self._longest = slots, cost, longest
-        # Seconds that sequences may decode before the next step that only reads.
+        # Seconds that sequences may decode before the next step of prompt chunks only.
         self._owed_s = 0.0
         self._is_torn = False
         self.cache: PromptCache | None = None
         self.switch_context(context, settings)
 
     def switch_context(self, context: Context, settings: DecodeSettings) -> None:
-        """Decode in another, empty context, while no sequence runs."""
+        """Decode in another context from now on, which is emptied. Call it only while there are no sequences."""
         self.context = context
         # With -c, a single sequence may exceed the trained tokens; several sequences share -c.
         longest = self._longest or context.trained_tokens
@@ -105,7 +105,7 @@ class Engine:
         self._set(settings)
 
     def reconfigure(self, settings: DecodeSettings, cost: Cost | None = None) -> None:
-        """Decode in another way or with other step costs from now on, while no sequence runs; cells stay."""
+        """Use other settings or step costs from now on; the cache stays. Call it only while there are no sequences."""
         assert not self.sequences, "settings change between sequences"
         self.cost = cost or self.cost
         if settings != self.settings or cost:
@@ -122,18 +122,18 @@ class Engine:
 
     @property
     def admission(self) -> Admission:
-        """The slots, between two steps."""
+        """The slots, for use between two steps; an interrupted step is cleaned up first."""
         self._begin_change()
         self._is_torn = False
         return self._admission
 
     @property
     def is_full(self) -> bool:
-        """True while every slot has a sequence."""
+        """Whether every slot has a sequence."""
         return len(self.sequences) == self.slots
 
     def add(self, prompt: Sequence[int], options: SequenceOptions = GREEDY) -> TokenSequence:
-        """Start a sequence, while the engine is not full. It decodes as soon as enough cells are free.
+        """Add a sequence; a slot must be free. Later steps decode it as soon as enough cells are free.
 
         Raises PromptError as `check_prompt`.
         """
@@ -157,7 +157,7 @@ class Engine:
         return sequence
 
     def check_prompt(self, prompt: Sequence[int]) -> None:
-        """Raise PromptError for a prompt without tokens, or with more than a sequence may have; safe in any thread."""
+        """Raise PromptError if a prompt has no token, or more than `limit`. Any thread may call this."""
         if not prompt:
             raise PromptError("the prompt is empty", "give some text")
         if len(prompt) > self.limit:
@@ -165,21 +165,21 @@ class Engine:
             raise PromptError(what, f"{self.context_hint(len(prompt))}; a shorter prompt fits")
 
     def context_hint(self, tokens: int) -> str:
-        """A hint with a -c for `tokens` and an answer of 512, up to the trained tokens."""
+        """Return a hint: the -c for `tokens` tokens and an answer of 512, or that the model was trained for no more."""
         longest = self.context.trained_tokens
         if tokens >= longest:
             return f"the model was trained for {longest:,} at most"
         return f"a larger context has room, -c {min(tokens + 512, longest)} or more"
 
     def end(self, sequence: TokenSequence, finish: Finish = "interrupt") -> None:
-        """End a sequence and free its slot, unless it has ended; the cache keeps its accepted tokens only."""
+        """End a sequence for the reason `finish`, unless it has ended. Its accepted tokens stay in the idle slot."""
         if sequence in self.sequences:
             self._begin_change()
             self._end(sequence, finish)
             self._is_torn = False
 
     def steps(self, prompt: Sequence[int], options: SequenceOptions = GREEDY) -> Generator[Step]:
-        """The steps of `decode` alone."""
+        """Yield only the steps of `decode`, no ends without a step."""
         with closing(self.decode(prompt, options)) as found:
             for progress in found:
                 if progress.step:
@@ -190,7 +190,7 @@ class Engine:
             self.end(sequence)
 
     def step(self) -> list[Progress]:
-        """Take one step of all sequences with cells; return their progress, in the order of their arrival."""
+        """Take one step of all sequences. Return their progress: empty without work or after prompt chunks only."""
         self._begin_change()
         progress = self._step()
         self._is_torn = False
@@ -199,13 +199,13 @@ class Engine:
     def decode(
         self, prompt: Sequence[int], options: SequenceOptions = GREEDY, on_prompt: OnPrompt = lambda done, total: None
     ) -> Generator[Progress]:
-        """Decode one sequence alone, in the caller's thread: yield each step, or an end without a step.
+        """Decode one sequence in an engine with one slot. Yield each step; an end without a step has no `step`.
 
-        Leaving the iteration early leaves exactly the accepted tokens in the cache. Raises PromptError as
-        `check_prompt`, SamplingError if a sampler has nothing left to choose from.
+        If the caller leaves the iteration early, the sequence ends, and its accepted tokens stay in the cache. Raises
+        PromptError as `check_prompt`, SamplingError if no token is left to choose, NumbersError for NaN in logits.
         """
         assert self.slots == 1, "several sequences are stepped together"
-        # Ctrl-C may have kept the last sequence from its end.
+        # After Ctrl-C the last sequence may not have ended.
         self.end_all()
         try:
             sequence = self.add(prompt, options)
@@ -261,7 +261,7 @@ class Engine:
     def _book(
         self, sequence: TokenSequence, was_prefilled: bool, found: Step | SamplingError, begin: float
     ) -> Progress:
-        """Return a sequence's progress, and end the sequence if the step ended it. `begin`: when the step began."""
+        """Return the progress of a sequence after a step, and end it if `found` does. `begin`: when the step began."""
         reads = not was_prefilled
         if isinstance(found, SamplingError):
             self._end(sequence)
@@ -270,7 +270,7 @@ class Engine:
         if not sequence.prompt_s:
             sequence.prompt_s = (perf_counter() if reads else begin) - sequence.added
         if reads:
-            # The time and the rows of a prompt's last chunk are the prompt's.
+            # The time and the rows of a prompt's last chunk count as prefill.
             found = found._replace(decode_s=0.0, rows=1 + found.drafted)
         if found.finish:
             self._end(sequence, found.finish)
@@ -281,7 +281,7 @@ class Engine:
         self._admission.free_slot(sequence)
 
     def _goes_on(self, sequence: TokenSequence) -> bool:
-        """True unless the sequence is at its limit, with its prompt scored if it has to be, or fills the context."""
+        """Return whether a sequence takes another step. If it is at a limit, end it and return False."""
         if sequence.score and not sequence.is_prefilled:
             return True
         if sequence.remaining != 0 and (not sequence.is_prefilled or self._stepper.room(sequence) > 0):
@@ -290,11 +290,11 @@ class Engine:
         return False
 
     def _plan(self) -> Plan:
-        """Choose the sequences that take the next step, and the prompt chunks of others.
+        """Choose the sequences that take the next step, and the prompt chunks of other sequences.
 
-        Among several sequences the last chunk of a prompt and the sequence's first step are one batch. Steps that only
-        read and steps that only decode take turns if both together would take longer, or a prompt is scored: its rows
-        need the context's outputs.
+        With several slots, the last chunk of a prompt and the sequence's first step are one batch. Chunks and steps of
+        other sequences take turns if a batch of both would be slower than two batches. They also do if a prompt is
+        scored: its rows need logits, which few rows of a batch have.
         """
         able = [each for each in self.sequences if each.has_cells]
         if len(able) == 1 and able[0].is_prefilled:
@@ -329,10 +329,10 @@ class Engine:
         return Plan(ready, chunks, makes_wait)
 
     def _chunk_rows(self, others_wait: bool) -> int:
-        """Prompt rows that a step decodes. `others_wait`: whether sequences could decode meanwhile."""
+        """Return the most prompt rows of the next step. `others_wait`: whether some sequences could decode instead."""
         whole, apart = self.context.prefill_rows, self.context.mixed_rows + 1
-        # A sequence that arrives waits for the whole step. Half of a prefill's rows are as fast; a mixture's
-        # experts would have an eighth of theirs, too few if nothing waits yet.
+        # New sequences wait for the whole step, so it is short if this costs no time, as with half of `whole`. With a
+        # mixture of experts `apart` is an eighth of `whole` and costs time: then it is short only if sequences wait.
         is_short = others_wait or (self.slots > 1 and 2 * apart >= whole)
         return min(whole, apart) if is_short else whole
 
@@ -343,7 +343,7 @@ class Engine:
         self._experience = Experience(settings, self.cost) if settings.mode == "auto" else None
 
     def _begin_change(self) -> None:
-        """Mend a change that an interrupt or error left half done; this one is half done until `_is_torn` is False."""
+        """Mark the beginning of a change. If an interrupt or error broke off the last one, repair the slots first."""
         if self._is_torn:
             self._admission.mend()
         self._is_torn = True
@@ -352,7 +352,7 @@ class Engine:
 def make_mode(
     settings: DecodeSettings, pool: NgramPool, is_end: Callable[[int], bool], experience: Experience | None
 ) -> Mode:
-    """Make the mode of a new sequence. `experience`: of earlier sequences, for mode auto."""
+    """Return the mode of a new sequence. `experience`: what earlier sequences learned; only mode auto needs it."""
     match settings.mode:
         case "plain":
             return Plain()

@@ -15,7 +15,7 @@ from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import PLAIN_CACHE_TYPES, ContextSize, ModelSettings
 
 NEEDED = {"avx2", "fma", "f16c"}
-"""Instruction sets of the wheels of ik-llama-cpp-python 0.1.5, without which they end the process."""
+"""Instruction sets that wheels of ik-llama-cpp-python 0.1.5 need; without them the process ends."""
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
 """Architectures that compute the same as with llama.cpp, but for rounding (tests/ik)."""
@@ -25,9 +25,9 @@ TYPES = {"iq4_nl", "iq4_xs", "q4_0", "q4_K", "q5_0", "q5_1", "q5_K", "q6_K", "q8
 
 
 def choose_library(path: Path, settings: ModelSettings, *, strict: bool = False) -> ModelSettings:
-    """Return the settings with the library decided: ik_llama.cpp if it is installed and supports the settings.
+    """Return the settings with `engine` decided. "auto" becomes "ik" if ik_llama.cpp supports them, else "llama".
 
-    `strict`: one row and many must have the same bits. Raises UsageError if `ik` is required but impossible.
+    `strict`: one row and several must give the same bits. Raises UsageError if "ik" cannot be used.
     """
     if settings.engine == "llama":
         return settings
@@ -38,7 +38,7 @@ def choose_library(path: Path, settings: ModelSettings, *, strict: bool = False)
 
 
 def machine_hindrance() -> tuple[str, str] | None:
-    """Return why ik_llama.cpp cannot be used on this machine, and what to do; None if it can."""
+    """Return why ik_llama.cpp cannot be used on this machine, and what to do about it; None if it can be used."""
     if not version():
         return "needs ik-llama-cpp-python, which is not installed", "in lacli's folder: pip install '.[ik]'"
     if lacking := NEEDED - set(processor().flags):
@@ -50,7 +50,7 @@ def _hindrance(path: Path, settings: ModelSettings, *, strict: bool) -> tuple[st
     if hindrance := machine_hindrance():
         return hindrance
     if strict:
-        return "computes several rows with other bits than one, which --strict rules out", OTHERWISE
+        return "gives other bits for several rows than for one, which --strict rules out", OTHERWISE
     if settings.replicas > 1 or settings.rpc:
         return "decodes with one copy of a model, on this machine", OTHERWISE
     if offloads(settings):
@@ -66,14 +66,14 @@ def _hindrance(path: Path, settings: ModelSettings, *, strict: bool) -> tuple[st
 
 
 def model_class(settings: ModelSettings) -> type[LlamaModel]:
-    """The models of the library of `settings`, as `choose_library` decided."""
+    """Return the model class of the library that `choose_library` decided on."""
     return IkModel if settings.engine == "ik" else LlamaModel
 
 
 def open_context(
     model: LlamaModel, settings: ModelSettings, size: ContextSize, *, backend_greedy: bool | None = None
 ) -> LlamaContext | IkContext:
-    """Open a context of the library that loaded the model; `backend_greedy`: as in LlamaContext."""
+    """Open a context with the library that loaded the model. `backend_greedy`: as in LlamaContext."""
     if isinstance(model, IkModel):
         return IkContext(model, settings, size)
     return LlamaContext(model, settings, size, backend_greedy=backend_greedy)

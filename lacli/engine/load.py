@@ -1,4 +1,4 @@
-"""`open_engine`: the one function that loads a model; the engine over it, with its prompts, samplers and step costs."""
+"""`open_engine`, the one function that loads a model, and its engine, with prompts, samplers and step costs."""
 
 from __future__ import annotations
 
@@ -54,15 +54,15 @@ def open_engine(
     loading: Callable[[float], None] | None = None,
     on_prompt: OnPrompt = lambda done, total: None,
 ) -> ModelEngine:
-    """Load a model and open its context.
+    """Load a model, open its context, and return its engine. Mode auto begins with the step costs of `lacli cost`.
 
-    `slots`: sequences that a worker decodes together, each with its own sampling; None for one at a time in the
-    caller's thread. `often_alone`: mostly one of them runs. `template`: as in `choose_template`. `loading`: as in
-    LlamaModel. `on_prompt`: gets the progress of a prefill. Mode auto begins with the step costs that `lacli cost` has
-    saved. Raises ModelLoadError for a model that cannot be loaded, UsageError for settings that contradict each other.
+    `slots`: how many sequences a worker decodes together, each with its own sampling; None for one at a time in the
+    caller's thread. `often_alone`: whether mostly one sequence runs, whatever `slots`. `template`: as in
+    `choose_template`. `loading`: as in LlamaModel. `on_prompt`: called with the progress of each prefill. Raises
+    ModelLoadError if the model cannot be loaded, UsageError if settings contradict each other.
     """
     if slots is not None and model_settings.replicas > 1:
-        raise UsageError("several replicas decode one answer, and here answers share steps", "leave --replicas out")
+        raise UsageError("with --replicas only one answer is decoded at a time, not several", "leave --replicas out")
     model_settings, fault = working_settings(model_settings)
     notes = [fault] if fault else []
     sampling = sampling or SamplingSettings()
@@ -70,10 +70,10 @@ def open_engine(
     strict = decode_settings.strict
     if strict:
         if model_settings.rpc:
-            raise UsageError("--strict is about this machine's processor, and --rpc computes on others", "drop one")
+            raise UsageError("--strict is for this machine's processor, and --rpc uses other machines", "leave out one")
         if (slots or 1) > 1:
-            what = "--strict decodes one sequence at a time: among others its cells lie in another order"
-            raise UsageError(what, "--parallel 1")
+            what = "--strict decodes one answer at a time: with several, the order of their cells differs"
+            raise UsageError(what, "use --parallel 1")
         check_draws(sampling)
         model_settings, decode_settings = strict_settings(
             model_settings, decode_settings, architecture_and_types(path)[1], on_gpu=offloads(model_settings)
@@ -98,11 +98,11 @@ def open_engine(
 
 
 class ModelEngine(Engine, Closing):
-    """An engine over a loaded model; use it in `with`, or close it. A closed engine raises LacliError.
+    """An engine with its loaded model. Use it in `with`, or close it. A closed engine raises LacliError.
 
-    `notes`: sentences about choices made for the user (a shorter context, a mode that the model cannot run).
-    `warnings`: notes about parts of a schema that an answer ignores. `prompts`: writes prompts in the chat template.
-    `sampling`, `verifier`, `sampler`: for sequences without their own.
+    `notes`: sentences about choices made for the user (another context size, a mode that the model cannot run).
+    `warnings`: the notes about ignored parts of a JSON schema. `prompts`: writes prompts in the chat template.
+    `sampling`, `verifier`, `sampler`: of `generate`; requests of a worker have their own.
     """
 
     context: AnyContext
@@ -117,7 +117,7 @@ class ModelEngine(Engine, Closing):
         notes: list[str],
         on_prompt: OnPrompt,
     ) -> None:
-        """For `open_engine`, whose arguments these are."""
+        """Open a context; the arguments are as in `open_engine`, which calls this."""
         self.weights, self.model, self.prompts = weights, weights.model, prompts
         self.model_settings = weights.plans[0]
         self.notes, self.warnings = notes, list[str]()
@@ -135,21 +135,21 @@ class ModelEngine(Engine, Closing):
         if 0 < (asked := self.model_settings.context) < context.cells:
             self.notes.append(f"the context has {context.cells:,} tokens: llama.cpp rounds {asked:,} up")
         if asked > self.model.trained_tokens:
-            self.notes.append(f"the model was trained with {self.model.trained_tokens:,} tokens; more may fall apart")
+            self.notes.append(f"the model was trained with {self.model.trained_tokens:,} tokens; more may be nonsense")
         longest = self.model.trained_tokens if self.model_settings.context else self.model.default_limit
         super().__init__(context, settings, self.slots, longest=longest)
 
     @cached_property
     def max_rollback(self) -> int:
-        """Drafted tokens that the model can take back after a step: -1 for any number and trees."""
+        """The most drafted tokens in a chain that the model can take back after a step; -1 for any number and trees."""
         return max_rollback(self.model, self.model_settings)
 
     def text(self, tokens: Sequence[int], *, special: bool = False) -> str:
-        """The text of tokens; control tokens, such as end tokens, have text only with `special`."""
+        """Return the text of tokens; control tokens, such as end tokens, have text only with `special`."""
         return self.prompts.text(tokens, special=special)
 
     def generate(self, prompt: Sequence[int], max_tokens: int = -1, stops: str | Sequence[str] = ()) -> Generation:
-        """Begin an answer, which is decoded as the caller reads it. `stops`: a text that ends it, or several."""
+        """Begin an answer, which is decoded as the caller reads it. `stops`: one text or several that end it."""
         self.model.check_open()
         stops = as_stops(stops)
         controls = self.prompts.control_tokens(stops)
@@ -158,7 +158,7 @@ class ModelEngine(Engine, Closing):
         return Generation(text, text.pieces(prompt, options, self._on_prompt))
 
     def times_plain(self, run: RunStatistics) -> float | None:
-        """How many times as fast as plain decoding an answer was, by measured step costs; None without them."""
+        """Return an answer's speed divided by plain decoding's, by measured step costs; None without costs or steps."""
         if not (self.cost and run.steps):
             return None
         at, least = self.cost.at(run.prompt_tokens + run.tokens), self.settings.constraints.min_outputs
@@ -168,12 +168,12 @@ class ModelEngine(Engine, Closing):
         )
 
     def use_cost(self, cost: Cost) -> None:
-        """Use step costs from now on if enough was measured, but not with other machines or several replicas."""
+        """Use step costs from now on. Do nothing if too little was measured, with --rpc or with several replicas."""
         if len(self.weights.plans) == 1 and not self.model_settings.rpc and cost.is_usable:
             self.reconfigure(self.settings, cost)
 
     def warm_up(self) -> Cost | None:
-        """Decode and time a few steps if the model is on a GPU and the context is for steps with drafts."""
+        """Time a few steps of a model wholly on a GPU; return their cost. None for other models, or without drafts."""
         on_gpu = self.model.offloaded and self.model_settings.gpu_layers < 0 and not self.model.chain_only
         if not on_gpu or self.context.max_outputs < WARM_UP.rows[-1]:
             return None
@@ -183,16 +183,16 @@ class ModelEngine(Engine, Closing):
         return Cost(by_context, change_s, plan)
 
     def learn_cost(self, plan: MeasurePlan, state: Path, progress: Callable[[str], None]) -> None:
-        """Use the step costs that the file `state` has, or else measure them by `measure_cost`."""
+        """Use the step costs in the file `state`; if they do not cover `plan`, measure and save them."""
         measured = partial(measure_cost, self.model, self.model_settings, plan, open_context, progress)
         cost, _ = cost_of(self.model.path, self.model_settings, plan, state, measured, progress=progress)
         self.use_cost(cost)
 
     def adapt(self, decode_settings: DecodeSettings, sampling: SamplingSettings) -> bool:
-        """Decode and sample with other settings from now on; True if this took a new, empty context.
+        """Decode and sample with other settings from now on. Return whether they needed a new context, which is empty.
 
-        The choices of --strict for the model stay. Raises UsageError for impossible settings, and ModelLoadError if the
-        context does not fit into memory. Then the old settings hold, with nothing decoded.
+        `strict` and `constraints` stay as they are. Raises UsageError for impossible settings, and ModelLoadError if a
+        new context does not fit into memory. After an error the old settings hold, and the cache may be empty.
         """
         now = self.settings
         chosen = replace(decode_settings, strict=now.strict, constraints=now.constraints)
@@ -223,9 +223,9 @@ class ModelEngine(Engine, Closing):
                 self.cache.save(self)
 
     def complete_sampling(self, sampling: SamplingSettings) -> tuple[SamplingSettings, list[str]]:
-        """The settings with a random seed and a schema's grammar, and sentences on parts that the grammar ignores.
+        """Return `sampling` with a random seed if it has none, and with the grammar of its JSON schema.
 
-        Raises UsageError for an impossible schema.
+        The second result has sentences on ignored parts of the schema. Raises UsageError for an impossible schema.
         """
         if sampling.seed < 0:
             sampling = replace(sampling, seed=new_seed())
@@ -235,9 +235,9 @@ class ModelEngine(Engine, Closing):
         return replace(sampling, grammar=grammar, json_schema=""), warnings
 
     def make_verifier(self, sampling: SamplingSettings) -> tuple[Verifier | None, LlamaSampler | None]:
-        """The verifier and sampler of completed `sampling`, None for greedy decoding; the caller closes the sampler.
+        """Return the verifier and the sampler of a result of `complete_sampling`; None, None for greedy decoding.
 
-        Raises UsageError for an impossible grammar.
+        The caller must close the sampler. Raises UsageError for an impossible grammar.
         """
         if sampling.greedy and not self.model.suppressed:
             return None, None
@@ -246,13 +246,13 @@ class ModelEngine(Engine, Closing):
         return Rejection(sampler, sampling.seed) if rejects else SampleAndMatch(sampler), sampler
 
     def _restricted(self, settings: DecodeSettings) -> DecodeSettings:
-        """The settings as this model and -b allow them. Raises UsageError for steps larger than -b."""
+        """Return the settings that the model and -b allow; extend `notes`. Raises UsageError if a step exceeds -b."""
         if self.model.chain_only and (others := self.weights.plans[1:]):
             self.notes.append(f"replica {self.weights.names[0]} decodes alone: {self.model.chain_only}")
             del self.weights.plans[-len(others) :]
         if self.slots > 1 and self.model.chain_only:
             if settings.mode != "plain":
-                self.notes.append("decoding plainly: the recurrent states of several texts do not go back together")
+                self.notes.append("decoding plainly: with several answers a recurrent state cannot take back drafts")
             settings = replace(settings, mode="plain").constrained(max_rollback=0)
         settings, notes = restrict_to_chain(settings, self.model.chain_only, lambda: self.max_rollback)
         self.notes += notes
@@ -268,13 +268,13 @@ class ModelEngine(Engine, Closing):
         return sampling
 
     def _open_context(self, settings: DecodeSettings) -> AnyContext:
-        # A sampler reads raw logits, which a choosing backend does not copy; any sequence may have a sampler.
+        # Samplers read raw logits, which a backend that chooses tokens does not copy. With a worker any request may.
         raw = self.sampler is not None or self._has_worker
         shared = ContextSize.for_slots(settings, self.slots, self.model_settings.batch)
         size = shared if self._has_worker else ContextSize.of(settings)
         return self.weights.open(size, backend_greedy=False if raw else None)
 
     def _change_context(self, settings: DecodeSettings) -> None:
-        """Open another context after closing this one: both may not fit into memory."""
+        """Close the context, then open another one: both together may not fit into memory."""
         self.context.close()
         self.switch_context(self._open_context(settings), settings)

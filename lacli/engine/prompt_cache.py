@@ -1,4 +1,4 @@
-"""Prompt caches: files of tokens and the library's state after them, so that a program need not read them again."""
+"""Prompt caches: files with tokens and the library's state after them, which replace the prefill of these tokens."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from lacli.engine.step import TokenSequence
 
 BEGINNING = b'{"format": "lacli prompt cache", '
-"""The start of a file's first line, JSON with the key and the tokens. The state and four bytes of CRC-32 follow."""
+"""The start of a file. Its first line is JSON with the key and the tokens; then come the state and a CRC-32."""
 
 
 def key_of(engine: ModelEngine) -> dict[str, str]:
-    """Return the key of a state: the model's file, the library, its devices and its settings."""
+    """Return names and values of all that a saved state depends on. Raises UsageError for several replicas."""
     model = engine.model
     if len(engine.weights.plans) > 1:
-        raise UsageError("a prompt cache keeps the state of one copy of a model", "leave --replicas out")
+        raise UsageError("a prompt cache is for one copy of a model", "leave --replicas out")
     key = {
         **machine_key(model.path, engine.model_settings),
         # The hash covers the ends of the file only.
@@ -41,7 +41,7 @@ def key_of(engine: ModelEngine) -> dict[str, str]:
 
 
 def load_slot(engine: ModelEngine, slot: Cells, path: Path, key: Mapping[str, str]) -> int:
-    """Fill a slot from a file, and return the file's bytes. Raises UsageError if it does not fit, else PromptError."""
+    """Fill a slot from a file; return the file's size. Raises UsageError for another `key`, PromptError if damaged."""
     try:
         with path.open("rb") as file:
             head = file.readline(MAX_TEXT)
@@ -61,7 +61,7 @@ def load_slot(engine: ModelEngine, slot: Cells, path: Path, key: Mapping[str, st
 
 
 def save_slot(engine: ModelEngine, slot: Cells, path: Path, key: Mapping[str, str]) -> int:
-    """Write the tokens and the state of a slot in one go, and return the file's bytes. Raises LacliError."""
+    """Write a slot's tokens and state to a file; return its size in bytes. Raises LacliError if this fails."""
     head = BEGINNING + json.dumps({**key, "tokens": slot.tokens[: slot.past]}).encode()[1:] + b"\n"
     state = engine.context.state(slot.first_id)  # type: ignore[union-attr]
     parts = head, state, crc32(state, crc32(head)).to_bytes(4)
@@ -71,18 +71,18 @@ def save_slot(engine: ModelEngine, slot: Cells, path: Path, key: Mapping[str, st
                 if file.read(len(BEGINNING)) != BEGINNING:
                     raise PromptError(f"{path} is no prompt cache", "give another name")
         if (free := free_disk(path.parent)) < (size := sum(map(len, parts))):
-            raise LacliError(f"{path} takes {size_in_words(size)}, and {size_in_words(free)} are free", "make room")
+            raise LacliError(f"{path} takes {size_in_words(size)}, and {size_in_words(free)} are free", "free space")
         replace_file(path, *parts)
     except OSError as error:
-        raise LacliError(f"cannot write {path}: {reason_of(error)}", "give another name, or make room") from error
+        raise LacliError(f"cannot write {path}: {reason_of(error)}", "give another name, or free some space") from error
     return size
 
 
 class PromptCache:
-    """The file of --prompt-cache, with the tokens of the slot used last. `path`: its resolved name."""
+    """The file of --prompt-cache, with the tokens of the slot used last. `path`: the file's absolute name."""
 
     def __init__(self, name: str | Path, engine: ModelEngine, say: Say, *, read_only: bool = False) -> None:
-        """Fill a slot of `engine` from the file, if it is there; `say` tells the user. Raises LacliError."""
+        """Fill a slot from the file if it exists. `say`: called with sentences. Raises LacliError for a bad file."""
         self.path = Path(os.path.realpath(os.path.expanduser(name)))
         if not (read_only or os.access(self.path.parent, os.W_OK)):
             raise LacliError(f"cannot write in {self.path.parent}", "give the name of a file in another folder")
@@ -97,18 +97,18 @@ class PromptCache:
                 say(f"{error}: everything is read anew")
 
     def tell(self, sequence: TokenSequence) -> None:
-        """Say how many tokens of the first sequence's prompt were in the file."""
+        """Say how many tokens of the sequence's prompt were in the file. Further calls do nothing."""
         if self._size:
-            why = ": this model goes on after all of them only" if self._is_whole and not sequence.reused else ""
+            why = ": this model needs all tokens of the file to match" if self._is_whole and not sequence.reused else ""
             brought = f"{sequence.reused or 0:,} of {len(sequence.tokens):,} tokens were in {self.path.name}"
             self._say(f"{brought}, {size_in_words(self._size)}{why}")
             self._size = 0
 
     def save(self, engine: ModelEngine) -> None:
-        """Write the file if it becomes longer, or if less than half of it was of use. Raises LacliError."""
+        """Write the slot used last if it is longer than the file or shares under half of it. Raises as `save_slot`."""
         slot, before = engine.admission.slot(), len(self._tokens)
         tokens = slot.tokens[: slot.past]
         is_kept = self._read_only or len(tokens) <= before <= 2 * common_prefix(self._tokens, tokens)
         if tokens and not is_kept and engine.context.suits(engine.settings, raw_logits=False):
             size, self._tokens = size_in_words(save_slot(engine, slot, self.path, self._key)), tokens
-            self._say(f"{self.path.name} keeps {len(tokens):,} tokens, {size}: a state is the text in another form")
+            self._say(f"{self.path.name} keeps {len(tokens):,} tokens, {size}: whoever has the file can read the text")

@@ -26,9 +26,10 @@ class PromptWriter:
     def question(
         self, question: str, system: str = "", *, raw: bool = False, history: Sequence[tuple[str, str]] = ()
     ) -> list[int]:
-        """The tokens of a question after earlier ones with their answers; with `raw` or no template, as it stands.
+        """Return the tokens of a question, with the earlier questions and answers of `history`, in the chat template.
 
-        Raises PromptError if the question is empty or the template fails.
+        `raw`: join the texts by empty lines instead, as without a template. Raises PromptError if the question is empty
+        or the template fails.
         """
         if not question.strip():
             raise PromptError("the prompt is empty", "give some text")
@@ -38,16 +39,16 @@ class PromptWriter:
         return self.conversation(as_messages(question, system, history))
 
     def conversation(self, messages: Messages) -> list[int]:
-        """The tokens of a conversation up to its next answer."""
+        """Return the tokens of a conversation up to its next answer. Raises PromptError if the template fails."""
         return self.tokenize(self.render(messages))
 
     def render(
         self, messages: Messages, tools: Sequence[Mapping[str, Any]] = (), variables: Mapping[str, object] | None = None
     ) -> str:
-        """A conversation as text of the template, for `tokenize`.
+        """Return a conversation as text of the template, for `tokenize`.
 
-        `tools`: the functions that the model may call. `variables`: override the template's. Names of control tokens in
-        messages and `tools` are marked. Raises PromptError if the template fails.
+        `tools`: the functions that the model may call. `variables`: replace the template's variables of these names.
+        Names of control tokens in messages and `tools` are marked. Raises PromptError if the template fails.
         """
         marked = [
             {
@@ -63,7 +64,7 @@ class PromptWriter:
         return with_one_bos(rendered, self._model.bos(), adds_bos=self._model.adds_bos)
 
     def marked(self, content: str, role: str) -> str:
-        """A message with marks in all names of control tokens, except the names around an answer's reasoning."""
+        """Return a message with marked names of control tokens, so that they stay text, except around reasoning."""
         if role != "assistant" or not self._reasoning_names:
             return self._control_names.marked(content)
         pieces = mark_reasoning([Piece(content)])
@@ -72,7 +73,7 @@ class PromptWriter:
         )
 
     def _all_marked(self, value: Any) -> Any:
-        """A value of JSON with marks in the names of control tokens in all its texts."""
+        """Return a JSON value with the names of control tokens marked in all its texts."""
         if isinstance(value, str):
             return self._control_names.marked(value)
         if isinstance(value, Mapping):
@@ -80,7 +81,7 @@ class PromptWriter:
         return [*map(self._all_marked, value)] if isinstance(value, list) else value
 
     def tokenize(self, rendered: str, *, add_special: bool = True) -> list[int]:
-        """The tokens of a rendered conversation, or of its later part; marked text has no control token."""
+        """Return the tokens of a `render` result; marked names stay text. `add_special`: begin with BOS if needed."""
         tokens: list[int] = []
         for place, (span, is_marked) in enumerate(self._control_names.spans(rendered)):
             begins = add_special and not place
@@ -91,16 +92,17 @@ class PromptWriter:
         return tokens
 
     def infill(
-        self, before: str, after: str, room: int, begun: str = "", files: Sequence[tuple[str, str]] | None = None
+        self, before: str, after: str, max_tokens: int, begun: str = "", files: Sequence[tuple[str, str]] | None = None
     ) -> list[int]:
-        """The tokens of a prompt for the text between two others, in llama-server's form: at most `room`, the nearest.
+        """Return the tokens of a prompt for the text between `before` and `after`, in llama-server's form.
 
-        `begun`: its beginning. `files`: names and texts of other files, for which the form has a heading; None leaves
-        it out. Raises UsageError if the vocabulary lacks the tokens for it.
+        `max_tokens`: the most tokens; text far from the gap is left out. `begun`: the beginning of the text in the gap.
+        `files`: names and texts of other files; None also leaves out their heading. Raises UsageError if the vocabulary
+        has no tokens for infilling.
         """
         marks, plain, others = self._model.infill_tokens, self._plain_tokens, list[int]()
         if not {"pre", "suf", "mid"} <= marks.keys():
-            raise UsageError("this model's vocabulary has no tokens for infilling", "Qwen2.5-Coder's has them")
+            raise UsageError("this model's vocabulary has no tokens for infilling", "Qwen2.5-Coder has them")
         if files is not None and "sep" in marks:
             others += [marks["rep"], *plain("myproject\n")] if "rep" in marks else []
             files = [*files, ("filename", "")]
@@ -108,24 +110,24 @@ class PromptWriter:
             heading = [marks["sep"], *plain(f"{name}\n")] if "sep" in marks else plain("\n\n--- snippet ---\n\n")
             others += [*heading, *plain(text)]
         # As llama-server's, three of four tokens are from before the hole.
-        quarter = min(self._model.settings.batch, room) // 4
+        quarter = min(self._model.settings.batch, max_tokens) // 4
         start, first, last = self._cut(begun), plain(before), plain(after)
         first = [*first[max(len(first) - 3 * quarter, 0) :], *start]
         last = last[: max(quarter - 3 - len(start), 0)]
         hole = [*self._model.tokenize(""), marks["pre"], *first, marks["suf"], *last, marks["mid"]]
-        return others[max(len(others) + len(hole) - room, 0) :] + hole
+        return others[max(len(others) + len(hole) - max_tokens, 0) :] + hole
 
     def text(self, tokens: Sequence[int], *, special: bool = False) -> str:
-        """The text of tokens; control tokens, such as end tokens, have text only with `special`."""
+        """Return the text of tokens; control tokens, such as end tokens, have text only with `special`."""
         pieces = (self._model.piece(token, special=True) if special else self.piece(token) for token in tokens)
         return b"".join(pieces).decode("utf-8", "replace")
 
     def piece(self, token: int) -> bytes:
-        """Return the bytes of a token's text; tokens that mark reasoning and calls have text too."""
+        """Return the bytes of a token's text. Control tokens have none, except marks of reasoning and tool calls."""
         return self._model.piece(token, special=token in self._markers)
 
     def control_tokens(self, texts: Sequence[str]) -> dict[int, str]:
-        """The control tokens that texts name, each with its name; they have no other text."""
+        """Return the control tokens whose names occur in `texts`, with the names, if `piece` gives them no text."""
         tokens = {token for text in texts for token in self._cut(text)}
         return {token: name for token in tokens if not self.piece(token) and (name := self.text([token], special=True))}
 
@@ -133,14 +135,14 @@ class PromptWriter:
         return self._model.tokenize(text, add_special=False)
 
     def _single_tokens(self, markers: Iterable[str]) -> set[int]:
-        """The markers that are one token each, for some models control tokens."""
+        """Return the tokens of the markers that are a single token."""
         return {tokens[0] for tokens in map(self._cut, markers) if len(tokens) == 1}
 
     def _plain_tokens(self, span: str) -> list[int]:
         tokens = self._model.tokenize(span.replace(MARK, ""), add_special=False, special=False)
         if all(map(self._model.piece, tokens)):
             return tokens
-        # The tokenizer may still join a name's pieces to its control token: they are read apart.
+        # The tokenizer may still join the pieces of a name to its control token, so each piece is tokenized alone.
         parts = (self._model.tokenize(part, add_special=False, special=False) for part in span.split(MARK))
         return [token for part in parts for token in part]
 

@@ -1,8 +1,8 @@
 """Lookahead parallelism: replicas of a model on several devices, and their contexts as one.
 
-A branch is a sequence id: a window column or a candidate. Each step's branches are dealt evenly among the replicas. The
-input, row 0 of the window and the common beginning of candidates go to every replica with one of their branches (Figure
-3 of the paper). Accepted tokens that a replica lacks are decoded before its next rows.
+A branch is a sequence id: a window column or a candidate. Each step's branches are dealt evenly among the replicas. A
+row goes to every replica with a branch through this row, such as the input or row 0 of the window (Figure 3 of the
+paper). A replica decodes the accepted tokens that it lacks before its next rows.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from lacli.llamacpp.settings import CPU, RPC, ContextSize, ModelSettings
 from lacli.settings import DecodeSettings
 
 AGAIN_S = 0.05
-"""Seconds after which a context is interrupted once more: it may have been between two prompt chunks."""
+"""Seconds after which a context is interrupted once more: the first may have come between two prompt chunks."""
 
 
 class Row:
-    """A row of a batch. `ids`: the sequences that own its cell; `output`: its choice is read."""
+    """A row of a batch. `ids`: the sequence ids that own its cell. `output`: whether the choice after it is read."""
 
     def __init__(self, token: int, position: int, ids: Iterable[int], output: bool) -> None:
         self.token, self.position, self.ids, self.output = token, position, {*ids}, output
 
 
 class Replica:
-    """One of the contexts, and the accepted rows that only others have decoded, in the order of their positions."""
+    """One context. `missing`: accepted rows that only other replicas have decoded, in the order of their positions."""
 
     def __init__(self, context: Any) -> None:
         self.context = context
@@ -49,7 +49,7 @@ class Replica:
         self._batch = Batch(context.batch_rows)
 
     def decode(self, rows: Sequence[Row]) -> bool:
-        """Decode `rows` after the missing ones; False, with nothing changed, if too few cells are free."""
+        """Decode the missing rows, then `rows`, and return True; if too few cells are free, return False."""
         if len(self.missing) + len(rows) > self.context.batch_rows:
             if not self._decode(self.missing):
                 return False
@@ -63,10 +63,10 @@ class Replica:
 
 
 class ReplicaContext(Closing):
-    """Decodes one sequence on several contexts, the first in the caller's thread, each other in its own thread."""
+    """Decodes one sequence on several contexts: the first in the caller's thread, each further one in its own."""
 
     def __init__(self, contexts: Sequence[Any]) -> None:
-        """`contexts`: of one model, each a `Context` that can be closed and asked what it `suits`."""
+        """`contexts`: of one model; each is a `Context` that has the methods `close` and `suits` too."""
         first = contexts[0]
         self._replicas = [Replica(context) for context in contexts]
         # llama.cpp's threads belong to the calling thread, so each replica keeps one.
@@ -83,7 +83,7 @@ class ReplicaContext(Closing):
         self.is_end = first.is_end
 
     def decode(self, batch: Batch) -> bool:
-        """Decode each row on the replicas of its branches, and rows without branches on all."""
+        """Decode each row on the replicas of its branches, and a prompt chunk on all; False if cells are too few."""
         rows = [Row(*row) for row in batch.read()]
         parts = deal_rows(rows, len(self._replicas)) if batch.wanted else [rows for _ in self._replicas]
         first, *others = self._replicas
@@ -100,7 +100,7 @@ class ReplicaContext(Closing):
                 # An interrupted call may have left rows.
                 replica.context.remove(-1, min(each.position for each in [*replica.missing, *rows]), -1)
             raise
-        # The rows of a step without cells are taken back; replicas keep rows that they had missed.
+        # If a replica has too few cells, all remove the rows of the step, but keep missing rows that they decoded.
         for replica, done in zip(self._replicas, decoded, strict=True):
             if done:
                 replica.missing = []
@@ -108,7 +108,6 @@ class ReplicaContext(Closing):
         return False
 
     def _note(self, rows: Sequence[Row], parts: Sequence[Sequence[Row]]) -> None:
-        """Note the replica of each output row, and the rows that each replica lacks."""
         places: dict[Row, tuple[Replica, int]] = {}
         for replica, part in zip(self._replicas, parts, strict=True):
             for place, row in enumerate(row for row in part if row.output):
@@ -148,7 +147,7 @@ class ReplicaContext(Closing):
             replica.context.clear()
 
     def suits(self, decode: DecodeSettings, *, raw_logits: bool) -> bool:
-        """True if `decode` fits into all contexts, and has branches for them."""
+        """Return whether steps of `decode` have branches and fit all contexts. `raw_logits`: as in LlamaContext."""
         fits = (replica.context.suits(decode, raw_logits=raw_logits) for replica in self._replicas)
         return decode.ids > 1 and all(fits)
 
@@ -157,13 +156,13 @@ class ReplicaContext(Closing):
             replica.context.close()
 
     def interrupt(self) -> None:
-        """End the calls of all replicas that can be left in the middle."""
+        """Interrupt the `decode` calls of all replicas whose contexts can be interrupted."""
         for replica in self._replicas:
             # Some contexts cannot be interrupted by another thread.
             getattr(replica.context, "interrupt", bool)()
 
     def _settle(self) -> None:
-        """Interrupt all replicas until none decodes, whatever is pressed: no cache may change during a decode."""
+        """Interrupt all replicas, and wait until none decodes, also through further Ctrl-C. Then caches may change."""
         left = {thread.submit(bool) for thread in self._threads}
         while left:
             with suppress(KeyboardInterrupt):
@@ -172,9 +171,9 @@ class ReplicaContext(Closing):
 
 
 def deal_rows(rows: Sequence[Row], count: int) -> list[list[Row]]:
-    """Deal a step's rows into `count` parts with as many branches each; neighbours share most rows and stay together.
+    """Return `count` parts of a step's rows with about equally many branches. Branches that share rows stay together.
 
-    The input (the first row whose choice is read) and the rows before it belong to every part.
+    The input (the first row whose choice is read) and the rows before it are in every part. One branch is not divided.
     """
     root = next(place for place, row in enumerate(rows) if row.output)
     # A step with the sequence's own id and one branch's cannot be divided.
@@ -196,7 +195,7 @@ def deal_rows(rows: Sequence[Row], count: int) -> list[list[Row]]:
 
 
 def plan_replicas(model_settings: ModelSettings) -> list[ModelSettings]:
-    """Return the settings of each replica; by default one, placed by llama.cpp itself.
+    """Return the settings of each replica with its devices; without --replicas and --rpc, only `model_settings`.
 
     Raises UsageError for unknown devices, LacliError for servers that do not answer.
     """
@@ -216,7 +215,7 @@ def plan_replicas(model_settings: ModelSettings) -> list[ModelSettings]:
     used = [server for group in groups for server in {servers[name] for name in group if name in servers}]
     if twice := [server for server in model_settings.rpc if used.count(server) > 1]:
         what = f"several copies need the RPC server at {twice[0]}, which does one thing at a time"
-        raise UsageError(what, "one server for each: lacli rpc-server --device NAME -p PORT")
+        raise UsageError(what, "start a server for each: lacli rpc-server --device NAME -p PORT")
     settings = with_threads(model_settings, groups.count((CPU,)))
     return [replace(settings, devices=group) for group in groups]
 
@@ -225,9 +224,9 @@ AnyContext = DecodingContext | ReplicaContext
 
 
 class Weights(Closing):
-    """The weights of a model's replicas, one by default, and the contexts that are opened with them.
+    """The weights of a model's replicas, one by default, which opens contexts for them.
 
-    `plans`: settings of the replicas. `model`: the first replica's weights and vocabulary.
+    `plans`: the settings of each replica. `model`: the first replica's weights and vocabulary.
     """
 
     def __init__(
@@ -238,7 +237,7 @@ class Weights(Closing):
         verbose: bool = False,
         loading: Callable[[float], None] | None = None,
     ) -> None:
-        """`loading`: as LlamaModel takes it."""
+        """Load the first replica's weights. `loading`: as in LlamaModel. Raises as LlamaModel and `plan_replicas`."""
         self._open_model = partial(model_class(model_settings), path, verbose=verbose, loading=loading)
         self.plans = plan_replicas(model_settings)
         self._models: dict[tuple[str, ...], LlamaModel] = {}
@@ -246,11 +245,11 @@ class Weights(Closing):
 
     @property
     def names(self) -> list[str]:
-        """The devices of each replica; empty for a single one."""
+        """The devices of each replica, as a text like "CUDA0+CUDA1"; empty for a single replica."""
         return ["+".join(plan.devices) for plan in self.plans] if len(self.plans) > 1 else []
 
     def open(self, size: ContextSize, *, backend_greedy: bool | None) -> AnyContext:
-        """Open a context over all replicas, or over the first alone if there are no branches to share."""
+        """Return a context of all replicas, or of the first alone if steps of this `size` have no branches."""
         plans = self.plans if size.ids > 1 else self.plans[:1]
         with ExitStack() as stack:
             opened = []
@@ -267,7 +266,6 @@ class Weights(Closing):
             model.close()
 
     def _model(self, model_settings: ModelSettings) -> LlamaModel:
-        """The weights on a replica's devices, shared by all replicas on the same devices."""
         if model_settings.devices not in self._models:
             self._models[model_settings.devices] = self._open_model(model_settings)
         return self._models[model_settings.devices]

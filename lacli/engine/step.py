@@ -1,6 +1,6 @@
-"""One step of the paper for all sequences that take it: grow trees, decode them in one batch, verify, commit, learn.
+"""One step of several sequences: grow trees, decode them in one batch, verify them, commit the tokens, learn from them.
 
-Token ids in, steps out. It knows a context, modes and verifiers, but neither llama.cpp nor text.
+This module uses a context, modes and verifiers. It imports neither llama.cpp nor anything that makes text.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ from lacli.tree import Origin, Tree
 from lacli.verify import Path, Verifier, verify_tree
 
 Score = Callable[[int, int, Floats], None]
-"""Takes the index of a prompt's token, the token, and the logits before it."""
+"""Takes a prompt token's index, the token, and the logits after the token before it."""
 
 
 @dataclass(eq=False)
 class TokenSequence:
     """A sequence in progress: its tokens, and the objects that draft, choose and store them.
 
-    `tokens`: the prompt's and the accepted ones. The last is the next step's input; the cache has the others, except
-    tokens that have to be decoded again. `prefill`: tokens that the cache needs before the first step. `verifier`:
-    draws tokens, None for greedy decoding. `remaining`: tokens it may still get, None for no limit. `has_cells`: False
-    while it waits for them. `reused`: prompt tokens in the cache when it first got cells, None before. `prompt_s`:
-    seconds from `added`, a time of `perf_counter`, to its first step. `finish`: why it has ended, None while it goes
-    on. `is_suspect`: it shared the cache in a step without numbers. `score`: of a prompt to be scored, None for others.
+    `tokens`: of the prompt, and the accepted tokens. The last is the next step's input. The cache has the tokens before
+    it, except tokens that have to be decoded again. `prefill`: how many tokens the cache needs before the next step.
+    `verifier`: chooses tokens, None for greedy decoding. `remaining`: how many tokens may still be added, None for no
+    limit. `has_cells`: False until enough cells are free. `reused`: how many prompt tokens the cache had when the
+    sequence first got cells, None before. `prompt_s`: seconds from `added`, a `perf_counter` time, to the first step.
+    `finish`: why the sequence has ended, None before. `is_suspect`: whether it was in a step with a NumbersError.
+    `score`: called for each prompt token, None if the prompt is not scored.
     """
 
     tokens: list[int]
@@ -52,7 +53,7 @@ class TokenSequence:
 
     @property
     def missing(self) -> int:
-        """Tokens before the input that the cache lacks."""
+        """The number of tokens before the input that the cache lacks."""
         return len(self.tokens) - 1 - self.cells.past
 
     @property
@@ -62,38 +63,34 @@ class TokenSequence:
 
 
 class Chunk(NamedTuple):
-    """The next `rows` tokens of a sequence's prompt that a step decodes."""
+    """A prompt chunk of a step: the next `rows` tokens of the sequence's prompt."""
 
     sequence: TokenSequence
     rows: int
 
 
 class Stepper:
-    """Takes the steps of a context's sequences.
-
-    Settings of --strict: `ordered`, for cells in the order of the sequence, and `min_outputs`, the least rows of logits
-    of a step.
-    """
+    """Takes the steps of a context's sequences, with the limits of `settings.constraints`."""
 
     def __init__(self, context: Context, settings: DecodeSettings) -> None:
         self.settings = settings
         self._context = context
         self._batch = Batch(context.batch_rows)
         self._decode_s = self._choose_s = 0.0
-        # When a step began, seconds of sequence calls before it, and seconds that no later step takes.
+        # When a step began, the seconds of sequence calls before it, and the seconds that only this step takes.
         self._begin = self._cache_before = self._shared_s = 0.0
         # The most probable token after each output row of the last batch.
         self._choices: list[int] = []
 
     def room(self, sequence: TokenSequence) -> int:
-        """Most rows of the next step's tree, without the rows that pad it to `min_outputs`."""
+        """Return the most rows of a sequence's next tree, without the rows that pad it to `min_outputs`."""
         return sequence.cells.room(sequence.tokens) - (self.settings.constraints.min_outputs - 1)
 
     def take(self, ready: Sequence[TokenSequence], chunks: Sequence[Chunk] = ()) -> list[Step | SamplingError] | None:
-        """Take one step of all `ready` sequences, with prompt chunks of others, in one batch.
+        """Take one step of all `ready` sequences, with prompt `chunks` of other sequences, in one batch.
 
-        Returns None if not even one row of each finds a cell. If a sampler has nothing left to choose from, its
-        sequence gets the error and keeps its earlier tokens.
+        Returns a step for each `ready` sequence, or an error if its sampler has no token left to choose; this sequence
+        does not change. Returns None if there are too few cells even without drafts.
         """
         parts = [each.cells.lay_out_prompt(each.tokens, rows, scored=bool(each.score)) for each, rows in chunks]
         self._begin, self._cache_before = perf_counter(), sum([each.cells.seconds for each in ready])
@@ -107,7 +104,7 @@ class Stepper:
                     score(index, each.tokens[index], self._context.row_logits(first))
                     first += 1
             each.cells.commit_prompt()
-        # Ids that catch up with a long sequence do so once: no step costs that again.
+        # The first tree with an id copies the whole sequence to the id; no later step does.
         self._shared_s = sum([each.cells.seconds for each in ready]) - self._cache_before
         for sequence, tree in zip(ready, trees, strict=True):
             taken.append(self._accept(sequence, tree, first, ready))
@@ -115,7 +112,7 @@ class Stepper:
         return taken
 
     def _decode(self, ready: Sequence[TokenSequence], chunks: Sequence[BatchPart]) -> list[Tree] | None:
-        """Grow and decode a tree of each sequence, half as large each time too few cells are free."""
+        """Grow and decode trees, and return them; halve them while cells are too few. None if single rows fail too."""
         least, is_alone = self.settings.constraints.min_outputs, len(ready) == 1 and not chunks
         rooms, left, other_rows = [self.room(each) for each in ready], 0, 0
         if not is_alone:
@@ -138,7 +135,7 @@ class Stepper:
                 parts.append(sequence.cells.lay_out_step(sequence.tokens, tree))
             if self._run(parts):
                 return trees
-            # A row that pads a tree is outside the room.
+            # Rows that pad a tree do not count.
             sizes = [min(len(tree), room) for tree, room in zip(trees, rooms, strict=True)]
             if max(sizes) == 1:
                 return None
@@ -146,7 +143,7 @@ class Stepper:
         return None
 
     def _run(self, parts: Sequence[BatchPart]) -> bool:
-        """Decode a batch and read its choices; False, with nothing changed, if too few cells are free."""
+        """Decode a batch and read its choices; if too few cells are free, change nothing and return False."""
         begin = perf_counter()
         if not self._context.decode(self._batch.set_parts(parts)):
             return False
@@ -158,10 +155,9 @@ class Stepper:
     def _accept(
         self, sequence: TokenSequence, tree: Tree, first: int, ready: Sequence[TokenSequence]
     ) -> Step | SamplingError:
-        """Verify a decoded tree, commit the accepted tokens, and return the step.
+        """Verify a decoded tree, commit the accepted tokens, and return the step, or the error of its sampler.
 
-        `first`: the batch's output row of the tree's input. `ready`: all sequences of the step; the time of each lasts
-        until it is verified. A sampler without candidates gives an error instead of a step.
+        `first`: which output row of the batch is the tree's input. `ready`: all sequences of the step, for its times.
         """
         begin, cells = perf_counter(), sequence.cells
         outputs = [node for node, wanted in enumerate(tree.verified) if wanted]
@@ -170,7 +166,7 @@ class Stepper:
             path = self._verify(sequence, tree, choices, first)
         except SamplingError as error:
             cells.cut(cells.past)
-            # Its frames would keep the context as long as somebody keeps the error.
+            # The frames of its traceback would keep the context alive as long as the error.
             return error.with_traceback(None)
         self._choose_s += perf_counter() - begin
         rows = sequence.missing + len(tree) if len(ready) == 1 else self._batch.rows
@@ -201,7 +197,7 @@ class Stepper:
         )
 
     def _verify(self, sequence: TokenSequence, tree: Tree, choices: Mapping[int, int], first: int) -> Path:
-        """The accepted way down a tree that was just decoded. Raises SamplingError as `verify_tree`."""
+        """Return the accepted path of a tree. `choices`: by node. `first`: as in `_accept`. Raises SamplingError."""
         verifier, is_end, remaining = sequence.verifier, self._context.is_end, sequence.remaining
 
         def ends(token: int, count: int) -> Finish | None:

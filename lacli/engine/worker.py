@@ -1,4 +1,4 @@
-"""The thread around an engine for serve and the Python API: requests from any thread or task, decoded together."""
+"""The thread that decodes for serve and the Python API: requests from any thread or task, all in one engine."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from lacli.text.stream import Piece
 
 
 class Request(Closing):
-    """An answer requested of a worker from any thread.
+    """A request for an answer, which any thread can make and read.
 
-    `text`: the answer as far as it was read. `sequence`: the engine's, None before it gets a slot. `in_worker`: True
-    from its beginning until the worker has ended it.
+    `text`: the answer as far as it was read. `sequence`: the engine's sequence, None before it has a slot. `in_worker`:
+    True from `begin` until the worker has ended the request.
     """
 
     new_queue: Callable[[], Any] = SimpleQueue
 
     def __init__(self, worker: Worker, owner: object = None) -> None:
-        """`owner`: lives as long as this."""
+        """`owner`: any object that must not be freed before this request, such as the model."""
         self._worker, self._owner = worker, owner
         self.sequence: TokenSequence | None = None
         self.in_worker = self._iterated = self._ended = False
-        # When it began, when its last step ended, and the seconds until its first step ended; 0 before.
+        # When the request began, when its last step ended, and the seconds until its first step ended; 0 before.
         self._begun = self._stepped = self._first_s = 0.0
         self._arrived = self.new_queue()
         # Statistics of the prompt, once known.
@@ -53,33 +53,32 @@ class Request(Closing):
         options: SequenceOptions = GREEDY,
         sampler: LlamaSampler | None = None,
     ) -> None:
-        """Set the question, before the answer begins. `sampler`: closed at the sequence's end. Raises PromptError."""
+        """Set the prompt, before `begin`. `sampler`: closed when the sequence ends. Raises as `Engine.check_prompt`."""
         self._worker.engine.check_prompt(prompt)
         self.text, self.prompt, self.options, self.sampler = text, prompt, options, sampler
 
     def _put(self, progress: Progress | RunStatistics) -> None:
-        """Hand progress to the reader; called in the worker's thread."""
         self._arrived.put(progress)
 
     @property
     def statistics(self) -> RunStatistics:
-        """Statistics so far; before the first step, of the prompt."""
+        """The statistics of the steps that were read; before the first step, of the prompt as far as it is decoded."""
         return self.text.statistics if self.text.statistics.steps else self._read or RunStatistics()
 
     def begin(self) -> None:
-        """Begin to decode it now instead of at the first read."""
+        """Start decoding now instead of at the first read; further calls do nothing."""
         if not (self._begun or self._ended):
             self._begun = perf_counter()
             self.text.begin()
             self._worker.add(self)
 
     def close(self) -> None:
-        """End it at the last read step; an iteration in another thread or task ends too."""
+        """End the answer at the last step that was read. Other threads or tasks that iterate it stop too."""
         self._ended = True
         self._worker.remove(self)
 
     def note_prompt(self) -> None:
-        """Deliver in the worker's thread how much of the prompt is read, first the reused tokens."""
+        """Put the number of decoded prompt tokens into the queue, if it has grown; first the number of reused ones."""
         sequence, total = self.sequence, len(self.prompt)
         known = self._read.prompt_tokens if self._read else -1
         if sequence is None or sequence.reused is None or known == total:
@@ -92,7 +91,7 @@ class Request(Closing):
                 self._put(self._read)
 
     def deliver(self, progress: Progress) -> None:
-        """Deliver progress in the worker's thread; a step gets its sequence's wait."""
+        """Put progress into the reader's queue; a step gets its `waited_s` first."""
         if step := progress.step:
             now, before = perf_counter(), self._stepped
             self._stepped = now
@@ -102,13 +101,12 @@ class Request(Closing):
         self._put(progress)
 
     def _iterate(self) -> None:
-        """Note that it is iterated; raise UsageError the second time."""
         if self._iterated:
-            raise UsageError("a stream is iterated once", "answer() has its text; ask again for another stream")
+            raise UsageError("a stream can be iterated only once", "answer() has its text; ask again for a new stream")
         self._iterated = True
 
     def _take(self, progress: Progress | RunStatistics) -> list[Piece]:
-        """The text that is certain now. Raises the error that ended the answer."""
+        """Return the text that becomes certain with this progress. Raises its error, if one ended the answer."""
         if self._ended or isinstance(progress, RunStatistics):
             return []
         if progress.error is not None:
@@ -132,9 +130,9 @@ class Request(Closing):
 
 
 class Stream(Request):
-    """An answer in progress: iterate it, once, for its text as it is accepted; read `answer()` at any time.
+    """An answer in progress. Iterate it once for its text, piece by piece; `answer()` returns the whole answer.
 
-    Leaving the loop ends the answer; so do `close` and the end of a `with` block.
+    The answer ends early if the caller leaves the loop or a `with` block, or calls `close`.
     """
 
     def __iter__(self) -> Iterator[str]:
@@ -148,7 +146,7 @@ class Stream(Request):
             self.close()
 
     def answer(self) -> Answer:
-        """The answer, or the part so far if its iteration was left early."""
+        """Decode the answer and return it; if an iteration has begun, return the answer as far as it was read."""
         if not self._iterated:
             for _ in self:
                 pass
@@ -156,12 +154,12 @@ class Stream(Request):
 
 
 class AsyncStream(Request):
-    """A Stream for `async for` and `async with`; other tasks go on in the meantime."""
+    """A Stream for `async for` and `async with`, which does not block the event loop."""
 
     new_queue = asyncio.Queue
 
     def __init__(self, worker: Worker, owner: object, later: Callable[[AsyncStream], object] | None = None) -> None:
-        """`later`: sets it up, in a thread, at the first await."""
+        """`later`: calls `set_up`; runs in another thread at the first await. None if `set_up` was called already."""
         super().__init__(worker, owner)
         self._later, self._one_thread = later, asyncio.Lock()
 
@@ -187,7 +185,7 @@ class AsyncStream(Request):
 
     @staticmethod
     def put_all(arrived: Iterable[tuple[AsyncStream, Progress | RunStatistics]]) -> None:
-        """Hand progress to the tasks that read; called in their event loop."""
+        """Put progress into the queues of its streams; called in their event loop."""
         for stream, progress in arrived:
             stream._arrived.put_nowait(progress)
 
@@ -198,7 +196,7 @@ class AsyncStream(Request):
                     yield piece.text
 
     async def steps(self) -> AsyncGenerator[tuple[Step | RunStatistics | None, list[Piece]]]:
-        """Yield how much of the prompt is read, and then each step with its text; None for an end without a step."""
+        """Yield statistics during the prefill, each with no text; then each step, or None for an end, with its text."""
         self._iterate()
         await self._is_set_up()
         self.begin()
@@ -210,7 +208,7 @@ class AsyncStream(Request):
             self.close()
 
     async def answer(self) -> Answer:
-        """The answer, or the part so far if its iteration was left early."""
+        """Decode the answer and return it; if an iteration has begun, return the answer as far as it was read."""
         await self._is_set_up()
         if not self._iterated:
             async for _ in self.steps():
@@ -219,11 +217,11 @@ class AsyncStream(Request):
 
 
 class Worker(Closing):
-    """Decodes sequences together in its own thread; requests come from any thread, and begin in their order.
+    """Decodes requests together in its own thread. They come from any thread, and get slots in their order.
 
-    An error of a step ends all sequences and the worker; each reader is told. `reading`: held while a step becomes
-    text, so that the model stays open. `running`, `waiting`: the requests with a slot, and without. `failure`: the
-    error that ended the worker, or None.
+    An error in a step ends all requests and the worker; each reader gets the error. `reading`: a lock, held while a
+    step becomes text, so that the model stays open. `running`, `waiting`: the requests with a slot, and without one.
+    `failure`: the error that ended the worker, or None.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -245,9 +243,9 @@ class Worker(Closing):
         atexit.register(self._close_at_exit)
 
     def add(self, request: Request) -> None:
-        """Take in a request. Raises LacliError in a closed worker or a forked process."""
+        """Queue a request for a slot. Raises LacliError if the worker is closed, or in a forked process."""
         if getpid() != self._process:
-            raise LacliError("the model was loaded before this process was forked", "load it here")
+            raise LacliError("the model was loaded before this process was forked", "load it again in this process")
         with self._changed:
             if not self._closed:
                 request.in_worker = True
@@ -258,7 +256,7 @@ class Worker(Closing):
         raise self._reason
 
     def call(self, work: Callable[[], Any]) -> Future[Any]:
-        """Do `work` in the worker's thread, between two steps. Raises as `add`."""
+        """Call `work` in the worker's thread between two steps, and return its future. Raises LacliError if closed."""
         future = Future[Any]()
         with self._changed:
             if self._closed:
@@ -268,20 +266,20 @@ class Worker(Closing):
         return future
 
     def remove(self, request: Request) -> None:
-        """End a request before the next step, unless it has ended."""
+        """End a request before the next step; an ended request is ignored."""
         with self._changed:
             if request.in_worker:
                 self._gone.append(request)
                 self._changed.notify()
 
     def stop(self) -> None:
-        """End all sequences after the current step, without waiting for it; their readers get a LacliError."""
+        """Tell the worker to end all requests after the current step, and return at once. Readers get a LacliError."""
         with self._changed:
             self._closed = True
             self._changed.notify()
 
     def close(self) -> None:
-        """End all sequences at their last step, and wait for the thread; a prompt chunk is broken off."""
+        """End all requests as `stop` does, and return when the thread has ended. A prompt chunk is interrupted."""
         # In a forked process there is no thread, and its locks may be held for ever.
         while self._thread.is_alive():
             self.stop()
@@ -290,7 +288,7 @@ class Worker(Closing):
         self._closed = True
 
     def rest_at_exit(self) -> None:
-        """Wait for ever in a daemon thread while the program ends: the thread would print an error."""
+        """While the program ends, block a calling daemon thread for ever: it would print an error. Else do nothing."""
         if self._at_exit and current_thread().daemon:
             Event().wait()
 
@@ -300,7 +298,7 @@ class Worker(Closing):
 
     @property
     def _reason(self) -> Exception:
-        """A new error for each reader: one that is raised again grows by its frames."""
+        """A new error for a reader: `failure`, or that the model is closed. A shared one's traceback would grow."""
         reason = self.failure or LacliError("the model is closed", "load it again")
         return copy(reason).with_traceback(reason.__traceback__)
 
@@ -325,7 +323,6 @@ class Worker(Closing):
         atexit.unregister(self._close_at_exit)
 
     def _step(self) -> None:
-        """Take a step, and give its progress to the readers."""
         for progress in self.engine.step():
             request = next(each for each in self.running if each.sequence is progress.sequence)
             request.note_prompt()
@@ -338,7 +335,7 @@ class Worker(Closing):
         self._hand_over()
 
     def _hand_over(self) -> None:
-        """Wake each event loop once for all that has arrived for its tasks."""
+        """Wake each event loop once, with all progress that has arrived for its tasks."""
         arrived, self.arrived = self.arrived, defaultdict(list)
         for loop, progress in arrived.items():
             try:
@@ -349,7 +346,7 @@ class Worker(Closing):
                     stream.close()
 
     def _change_requests(self) -> bool:
-        """Wait for work, end requests that were left, and begin new ones while slots are free; False once closed."""
+        """Wait for work, end closed requests, make calls, and begin new requests in free slots; False if closed."""
         with self._changed:
             while not (self._closed or self.running or self.waiting or self._gone or self._calls):
                 self._changed.wait()
@@ -369,14 +366,13 @@ class Worker(Closing):
             except Exception as error:
                 future.set_exception(error)
         while self.waiting and not self.engine.is_full:
-            # It waits until the engine has taken it: an error on the way ends all waiting requests.
+            # The request stays in `waiting` until `add` returns, so that an error of `add` ends it too.
             request = self.waiting[0]
             request.sequence = self.engine.add(request.prompt, request.options)
             self.running.append(self.waiting.popleft())
         return not self._closed
 
     def _end(self, request: Request, last: Progress) -> None:
-        """Forget a request, and give its reader the last progress."""
         if request in self.running:
             self.running.remove(request)
         request.in_worker = False

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lacli.auto.suffix import EXPECTED_BEHIND_CHANGE as EXPECTED
+from lacli.auto.suffix import EXPECTED_AFTER_CHANGE as EXPECTED
 from lacli.auto.suffix import MAX_CHANGE, MIN_COPY, RewritingSource, SuffixSource
 from tests.fakes.scripted_context import RecordedHits
 

@@ -30,14 +30,14 @@ def modes_of(*prompts: list[int], settings: DecodeSettings = AUTO) -> list[Auto]
     return modes
 
 
-def grown(modes: list[Auto], *prompts: list[int], room: int = 64, beside: int = 0) -> list[Tree]:
+def grown(modes: list[Auto], *prompts: list[int], max_rows: int = 64, prompt_rows: int = 0) -> list[Tree]:
     growing = [Growing(mode, prompt, 32) for mode, prompt in zip(modes, prompts, strict=True)]
-    return modes[0].grow_all(growing, room, beside)
+    return modes[0].grow_all(growing, max_rows, prompt_rows)
 
 
-def observed(modes: list[Auto], trees: list[Tree], *accepted: int, beside: int = 0) -> None:
+def observed(modes: list[Auto], trees: list[Tree], *accepted: int, prompt_rows: int = 0) -> None:
     """Tell each mode how many tokens its sequence got."""
-    rows = sum(map(len, trees)) + beside
+    rows = sum(map(len, trees)) + prompt_rows
     for mode, tree, tokens in zip(modes, trees, accepted, strict=True):
         mode.observe(tree, Outcome({}, range(1, tokens), rows, seconds(rows)))
 
@@ -63,11 +63,11 @@ def test_a_step_is_recorded_once_with_the_last_sequences_outcome_and_by_what_eac
     assert balance(modes) == pytest.approx(before + gain + SHARE, abs=0.1)
 
 
-def test_a_step_has_no_more_rows_than_its_room_and_one_for_each_sequence() -> None:
+def test_a_step_has_no_more_rows_than_its_limit_and_one_for_each_sequence() -> None:
     modes = modes_of(COPY, COPY, COPY)
     observed(modes, grown(modes, COPY, COPY, COPY), 1, 1, 1)
-    assert sum(map(len, grown(modes, COPY, COPY, COPY, room=7))) == 7
-    assert sum(map(len, grown(modes, COPY, COPY, COPY, room=2))) == 3
+    assert sum(map(len, grown(modes, COPY, COPY, COPY, max_rows=7))) == 7
+    assert sum(map(len, grown(modes, COPY, COPY, COPY, max_rows=2))) == 3
 
 
 def test_a_copy_takes_no_more_time_than_the_others_may_wait() -> None:
@@ -82,8 +82,8 @@ def test_a_copy_takes_no_more_time_than_the_others_may_wait() -> None:
 def test_with_a_prompt_chunk_drafts_count_only_the_time_that_they_add() -> None:
     modes = modes_of(COPY, COPY)
     observed(modes, grown(modes, COPY, COPY), 1, 1)
-    trees = grown(modes, COPY, COPY, beside=20)
+    trees = grown(modes, COPY, COPY, prompt_rows=20)
     assert all(len(tree) > 1 for tree in trees)
     seen = {**modes[0].experience.costs._seen}
-    observed(modes, trees, 1, 1, beside=20)
+    observed(modes, trees, 1, 1, prompt_rows=20)
     assert modes[0].experience.costs._seen == seen and balance(modes) < INITIAL_BALANCE + 2 * SHARE

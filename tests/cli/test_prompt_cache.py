@@ -24,7 +24,7 @@ def kept(tmp_path: Path) -> tuple[str, str]:
 def test_a_second_question_about_a_file_reads_the_question_alone(kept: tuple[str, str]) -> None:
     file, cache = kept
     first = call("run", "-f", file, "-p", "What is area?", *SIZES, "--prompt-cache", cache)
-    assert re.search(r"^lacli: notes.cache keeps [\d,]+ tokens, .+ the text in another form$", first.err, re.MULTILINE)
+    assert re.search(r"^lacli: notes.cache keeps [\d,]+ tokens, .+ can read the text$", first.err, re.MULTILINE)
     asked = ("run", "-f", file, "-p", "What is width?", *SIZES, "--json")
     with_cache = call(*asked, "--prompt-cache", cache, "--prompt-cache-ro")
     found, fresh = json.loads(with_cache.out), json.loads(call(*asked).out)

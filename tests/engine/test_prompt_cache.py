@@ -88,7 +88,7 @@ def test_a_prompt_goes_on_after_a_files_tokens_and_a_different_one_is_answered_a
     assert found == ask(model, other, None, SETTINGS, settings)[0]
     # What a window has dropped is in no file, and a recurrent state cannot be cut back.
     assert reused == (len(prompt) - 9 if kind == "attention" else 0)
-    assert ("goes on after all of them" in said[0]) == (kind != "attention")
+    assert ("needs all tokens of the file" in said[0]) == (kind != "attention")
 
 
 def rows_after(context: DecodingContext, prompt: Sequence[int]) -> np.ndarray:

@@ -148,7 +148,7 @@ def test_a_model_that_takes_no_trees_is_decoded_by_one_copy(tmp_path: Path) -> N
 
 
 def test_strict_is_refused_if_other_machines_compute() -> None:
-    with pytest.raises(UsageError, match="--rpc computes on others"):
+    with pytest.raises(UsageError, match="--rpc uses other machines"):
         engine_of(replace(BRANCHES, strict=True), replace(LOADING, rpc=("192.0.2.1:50052",)))
 
 
