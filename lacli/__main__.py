@@ -1,4 +1,4 @@
-"""Where the program begins, as `lacli` and as `python -m lacli`: Ctrl-C ends it from its first moment on."""
+"""The start of the program, by `lacli` or `python -m lacli`. Ctrl-C ends the program from its first moment on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 
 
 def main() -> None:
-    """Load the program and run it."""
+    """Load the program and run it. After Ctrl-C the process ends by SIGINT."""
     # Left alone: SIGINT ignored, as in a background job, and the handler of a program that embeds Python.
     ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if ours:
