@@ -56,7 +56,8 @@ class Point:
 
 
 def parse_names(text: str, known: Sequence[Name], kind: str) -> list[Name]:
-    """Return the comma-separated names in `text`, ordered as in `known`. Raises UsageError for an unknown `kind`."""
+    """Return the comma-separated names in `text`, ordered as in `known`. Raises UsageError for any other name, which
+    the message calls a `kind`, such as "mode"."""
     names = [name.strip() for name in text.split(",")]
     if unknown := [name for name in names if name not in known]:
         hint = did_you_mean(unknown[0], known, f"take one of {', '.join(known)}")
@@ -85,7 +86,7 @@ def points(axes: Axes, base: DecodeSettings, model_settings: ModelSettings) -> t
         # G = W if W is swept, as the paper's law needs it.
         for guesses in axes.guesses or (window if len(windows) > 1 else base.guesses,)
     ]
-    # Plain decoding never rolls back, and the ability has a cost.
+    # Plain decoding never rolls back, and a context that can do so costs more.
     found = {Point(replace(base, mode="plain").constrained(max_rollback=-1)): None}
     skipped: dict[str, None] = {}
     for mode, each in product(sorted(axes.modes, key=lambda mode: mode != "auto"), sizes):

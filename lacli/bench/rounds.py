@@ -170,13 +170,13 @@ class Rounds:
             able.pop()
 
     def _answer(self, number: int, able: Sequence[int], turn: int) -> Iterator[None]:
-        """Answer exchange `number` by the points `able`: two, then the others; an odd `turn` reverses both groups.
+        """Answer exchange `number` by points `able`: the first two, then the rest; an odd `turn` reverses both.
 
         Raises TimeUp after an answer cut by the deadline, and before an answer whose prefill would end too late.
         """
         exchange, way = self.exchanges[number], -1 if turn % 2 else 1
         for at in (*able[:2][::way], *able[2:][::way]):
-            # Plain decoding's first answer begins at any time: the report needs it.
+            # Plain decoding's first answer begins even if the time is up: the report needs it.
             if self.trials and perf_counter() + self.prompt_token_s * len(exchange.prompt) > self.deadline:
                 raise TimeUp
             trial = self.answer(self.points[at], exchange, self.deadline)

@@ -135,7 +135,7 @@ def affordable(competing: Sequence[Point], cost: StepCost, screen: Screen) -> li
         # Other modes may draft less.
         if point.mode in ("jacobi", "lookahead") and times_plain > point.settings.max_step_tokens:
             why = f"a step takes {times_plain:.0f} plain steps, more than the tokens it can bring"
-            screen.note(f"left out: {point.label}: {why}; --modes measures it")
+            screen.note(f"left out: {point.label}: {why}; --modes measures it anyway")
         else:
             found.append(point)
     return found
@@ -162,7 +162,7 @@ def make_answer(engine: ModelEngine, competing: Sequence[Point], stack: ExitStac
 
 
 def make_ask(engine: ModelEngine) -> Ask:
-    """Return a function that makes a task's next turn, or None if less than 8 cells are left for the answer."""
+    """Return a function: it makes a task's next turn, or gives None if less than 8 cells are left for the answer."""
 
     def ask(task: Task, answers: Sequence[str]) -> Exchange | None:
         history = list(zip(task.turns, answers, strict=False))

@@ -80,7 +80,7 @@ def parse(line: str) -> tuple[Entry, str] | None:
 
 
 def message_of(line: str) -> str:
-    """Return the text of a message, without spaces before a slash, which a user types so that it is no command."""
+    """Return a message without the spaces that a user types before a slash, so that the line is no command."""
     return line.lstrip() if line.lstrip().startswith("/") else line
 
 

@@ -71,7 +71,7 @@ class PipedLines:
         """Do nothing: without line editing the user cannot edit a text."""
 
     def _message(self) -> str:
-        """Return a message's lines, joined. Raises LacliError if not UTF-8 or with open quotes, EOFError at the end."""
+        """Return a message's lines, joined. Raises LacliError for invalid UTF-8 or open quotes, EOFError at the end."""
         lines, first = [self._line()], self._number
         while is_open(b"\n".join(lines).decode(errors="replace")):
             try:

@@ -140,7 +140,7 @@ class Comparison(Closing):
                 chosen.append(self.sampler.draw(logits) if self.sampler else int(logits.argmax()))
                 replayed = logits.copy()
         except (Mismatch, LacliError):
-            # Tokens from a broken cache may not decode again.
+            # Tokens from a broken cache may fail to decode again.
             return unexplained
         logits = plain_logits(self.plain_context, prompt, expected[:at], self.plainly)
         margin, rounding = float(logits[plain]) - float(logits[other]), largest_difference(logits, replayed)

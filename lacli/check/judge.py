@@ -116,7 +116,7 @@ def replay(
     """Decode `prompt` and `text` again in the shapes of the context's recorded batches; clears the context.
 
     Yields the logits, (vocabulary,), after the prompt and each token of `text`, which hold until the next. `steps`: the
-    tokens of each recorded step, `text` being the first. Raises Mismatch if the batches cannot have given these tokens.
+    tokens of each recorded step; the first ones are `text`. Raises Mismatch if the batches cannot have given them.
     """
     recorded, tokens, taken = context.decoded, [*prompt, *text], iter(steps)
     scratch = 1 if context.ids > 1 else 0

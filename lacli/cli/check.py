@@ -43,7 +43,7 @@ def check(
     from lacli.terminal.screen import Screen
 
     if loading.model_settings.replicas > 1 or loading.model_settings.rpc:
-        raise UsageError("a check runs one copy of a model on this machine", "leave out --replicas and --rpc")
+        raise UsageError("lacli check runs one copy of a model, on this machine", "leave out --replicas and --rpc")
     if loading.sampling.draws_otherwise:
         what = "--verify rejection draws other random numbers than plain decoding, so the texts differ anyway"
         raise UsageError(what, "use --verify match")

@@ -75,7 +75,7 @@ def check_ik() -> Finding:
     from lacli.engine.libraries import machine_hindrance
     from lacli.ik.context import version
 
-    told = ": ".join(machine_hindrance() or ["decodes models of tried kinds here (--engine auto)"])
+    told = ": ".join(machine_hindrance() or ["decodes tested kinds of models here (--engine auto)"])
     return Finding("fine", f"{version() or ''} {told}".strip())
 
 

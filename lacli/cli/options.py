@@ -45,7 +45,7 @@ EPILOG = "Environment variables set defaults, such as LACLI_WINDOW=10 for --wind
 """The end of a command's help."""
 
 IN_FILE = "_in_file"
-"""Suffix of an option that reads a setting from a file."""
+"""Suffix of the name of an option that reads a setting from a file."""
 
 
 def setting(*flags: str, **more: Any) -> Any:
