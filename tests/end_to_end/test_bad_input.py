@@ -80,7 +80,7 @@ SLIPS = [
     (USAGE, ("chat", "-sys", "-e", "-f", "x"), "there is no -f (lacli run has it"),
     (USAGE, ("bensh",), "no such command 'bensh'. Did you mean 'bench'"),
     (USAGE, ("run", "--no-stdin", "-p", "-"), "--no-stdin"),
-    (USAGE, (*ASKED, "-x", "--json"), "-x prints a block alone"),
+    (USAGE, (*ASKED, "-x", "--json"), "-x cannot be combined with --json or --prompts"),
     (FAILED, (*ASKED, "-n", "3", "-x"), "the answer has no complete fenced block"),
     (USAGE, (*ASKED, "-l", "99999+1"), "a bias names token 99999, and the model has"),
     (USAGE, (*ASKED, "--grammar", 'root ::= "a'), "the grammar cannot be used: unexpected end of input"),
