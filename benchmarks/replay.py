@@ -77,7 +77,7 @@ class LawContext(SimulatedContext):
 
     @property
     def batch_rows(self) -> int:
-        return min(self.engine.batch_rows, self._max_rows)
+        return min(self.context.batch_rows, self._max_rows)
 
     @property
     def now(self) -> float:

@@ -98,7 +98,7 @@ class SimulatedContext(BatchRecorder):
 
     def decode(self, batch: Batch) -> bool:
         with self._spending():
-            fits = self.engine.decode(batch)
+            fits = self.context.decode(batch)
         change = self._stairs.change if len(batch) != self._last else 0.0
         self.changes += len(batch) != self._last
         self._last = len(batch)
@@ -107,11 +107,11 @@ class SimulatedContext(BatchRecorder):
 
     def greedy(self) -> Ints:
         with self._spending():
-            return self.engine.greedy()
+            return self.context.greedy()
 
     def row_logits(self, row: int) -> Floats:
         with self._spending():
-            return self.engine.row_logits(row)
+            return self.context.row_logits(row)
 
     def clock(self) -> AbstractContextManager[None]:
         """Let every module of lacli that asks for the time read this clock."""

@@ -1,4 +1,4 @@
-"""Where the program begins, as `lacli` and as `python -m lacli`: Ctrl-C ends it from its first moment on."""
+"""The start of the program, by `lacli` or `python -m lacli`. Ctrl-C ends the program from its first moment on."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import signal
 
 
 def main() -> None:
-    """Load the program and run it."""
-    # Left alone: SIGINT ignored, as in a background job, and the handler of a program that embeds Python.
+    """Load the program and run it. After Ctrl-C the process ends by SIGINT."""
+    # Two cases stay as they are: an ignored SIGINT, as in a background job, and another program's own handler.
     ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if ours:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -25,7 +25,7 @@ def main() -> None:
         exits = isinstance(end, SystemExit) and end.code == Interrupted.exit_code
         if not (exits or isinstance(end, KeyboardInterrupt)):
             raise
-        # A signal ends the system's own programs too: a shell's loop would go on after an exit with 130.
+        # The system's programs end by the signal too: a shell's loop would continue after an exit with code 130.
         if os.name == "posix":
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGINT)

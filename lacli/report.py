@@ -23,12 +23,12 @@ ENDS: dict[Finish, str] = {
 
 
 def context_full(cells: int, todo: str) -> str:
-    """A sentence: the answer ended because the context of `cells` tokens is full. `todo`: what to do."""
+    """Return a sentence: the answer ended because the context of `cells` tokens is full. `todo`: what to do."""
     return f"the context of {cells:,} tokens is full and the answer ends here: {todo}"
 
 
 def counts(run: RunStatistics) -> dict[str, float]:
-    """Tokens, steps and milliseconds of an answer, named as in llama-server's timings."""
+    """Return tokens, steps and milliseconds of an answer, named as in llama-server's timings."""
     return {
         "prompt_n": run.prompt_tokens,
         "cache_n": run.reused_tokens,
@@ -42,10 +42,10 @@ def counts(run: RunStatistics) -> dict[str, float]:
 
 
 def as_json(engine: ModelEngine, answer: Answer) -> dict[str, Any]:
-    """One flat object.
+    """Return the report of an answer as a JSON object.
 
-    *_ms: milliseconds; bookkeeping_ms and python_ms are sums over all steps. accept_hist[k]: steps that gave k+1
-    tokens. sources: tried and accepted drafts by origin. times_plain: speed in multiples of plain decoding, None if
+    *_ms: milliseconds; bookkeeping_ms and python_ms are sums over all steps. accept_hist[k]: number of steps that gave
+    k+1 tokens. sources: tried and accepted drafts by origin. times_plain: speed in multiples of plain decoding, None if
     step costs were not measured.
     """
     run, settings, pool = answer.statistics, engine.settings, answer.pool
@@ -83,7 +83,7 @@ def as_json(engine: ModelEngine, answer: Answer) -> dict[str, Any]:
 
 
 def as_lines(engine: ModelEngine, answer: Answer, *, detail: Detail = "short", max_tokens: int = -1) -> str:
-    """The report for a person: one line, or one line a subject if `detail` is full. `max_tokens`: -n."""
+    """Return the report of an answer: one line, or a line a subject if `detail` is full. `max_tokens`: as for -n."""
     run, pool, parts = answer.statistics, answer.pool, ["no token"]
     if run.tokens:
         parts = [f"{counted(run.tokens, 'token')} in {_timed(run.tokens, run.predicted_s)}"]
@@ -125,7 +125,7 @@ def as_lines(engine: ModelEngine, answer: Answer, *, detail: Detail = "short", m
 
 
 def describe(settings: DecodeSettings) -> str:
-    """The mode and its sizes in a few words."""
+    """Return the mode and its sizes in a few words."""
     sizes: dict[str, str] = {
         "lookahead": f"W={settings.window} N={settings.ngram} G={settings.guesses}",
         "jacobi": f"block of {settings.window}, {settings.jacobi_iterations} iterations",
@@ -136,7 +136,7 @@ def describe(settings: DecodeSettings) -> str:
 
 
 def describe_sampling(sampling: SamplingSettings) -> str:
-    """The samplers in use, as flags, and the seed if tokens are drawn."""
+    """Return the samplers in use, written as flags, and the seed if tokens are drawn."""
     if sampling.greedy:
         return "none: the most probable token each time"
     apart = ("temp", "seed", "grammar", "logit_bias")
@@ -148,7 +148,7 @@ def describe_sampling(sampling: SamplingSettings) -> str:
 
 
 def _histogram(steps: Mapping[int, int]) -> str:
-    """Steps counted by size, the smallest first: 1 in 3 steps, 2 in 1 step."""
+    """Return numbers of steps by size, the smallest size first: 1 in 3 steps, 2 in 1 step."""
     return ", ".join(f"{size} in {counted(number, 'step')}" for size, number in sorted(steps.items()))
 
 

@@ -25,12 +25,12 @@ from lacli.text.json_schema import checked, without_null
 Name = TypeVar("Name", bound=str)
 
 SIZES: Mapping[ModeName, Sequence[str]] = {"lookahead": ("window", "ngram", "guesses"), "jacobi": ("window",)}
-"""The swept sizes that each mode has."""
+"""The fields of the sizes that can be swept, by mode."""
 
 
 @dataclass(frozen=True)
 class Axes:
-    """The modes to compare, and the values of W, N and G to sweep."""
+    """The modes to compare, and the values of W, N and G to sweep; () for the default value alone."""
 
     modes: tuple[ModeName, ...] = MODES
     windows: tuple[int, ...] = ()
@@ -40,7 +40,7 @@ class Axes:
 
 @dataclass(frozen=True)
 class Point:
-    """One setting of a sweep. `name`: its label, if it has its own."""
+    """Settings to measure, one point of a sweep. `name`: its label, "" for mode and sizes."""
 
     settings: DecodeSettings
     name: str = ""
@@ -51,21 +51,22 @@ class Point:
 
     @property
     def label(self) -> str:
-        """Mode and sizes, unique within the sweep."""
+        """`name`, or else mode and sizes, such as "lookahead W=15 N=5 G=15". It is unique within the sweep."""
         return self.name or _label(self.mode, vars(self.settings))
 
 
-def parse_names(text: str, known: Sequence[Name], what: str) -> list[Name]:
-    """The comma-separated names in `text`, in the order of `known`. Raises UsageError for an unknown `what`."""
+def parse_names(text: str, known: Sequence[Name], kind: str) -> list[Name]:
+    """Return the comma-separated names in `text`, ordered as in `known`. Raises UsageError for any other name, which
+    the message calls a `kind`, such as "mode"."""
     names = [name.strip() for name in text.split(",")]
     if unknown := [name for name in names if name not in known]:
         hint = did_you_mean(unknown[0], known, f"take one of {', '.join(known)}")
-        raise UsageError(f"there is no {what} {unknown[0]!r}", hint)
+        raise UsageError(f"there is no {kind} {unknown[0]!r}", hint)
     return [name for name in known if name in names]
 
 
 def parse_numbers(text: str, flag: str) -> list[int]:
-    """The comma-separated numbers in `text`, without repetitions. Raises UsageError with the flag."""
+    """Return the comma-separated numbers in `text`, each once. Raises UsageError about `flag` for anything else."""
     items = [item.strip() for item in text.split(",")]
     if wrong := [item for item in items if not re.fullmatch(r"\d{1,9}", item)]:
         raise UsageError(f"{flag} {wrong[0]!r} is no number", f"{flag} 5 or {flag} 1,5,10 for example")
@@ -73,10 +74,10 @@ def parse_numbers(text: str, flag: str) -> list[int]:
 
 
 def points(axes: Axes, base: DecodeSettings, model_settings: ModelSettings) -> tuple[list[Point], list[str]]:
-    """Return the points, plain decoding and auto first, and in words the settings that cannot run.
+    """Return the points to measure, plain decoding and auto first, and a sentence for each setting that cannot run.
 
-    A mode has only its own sizes. An axis without values keeps the value of `base`; G follows W if W has several
-    values. `model_settings` limits the rows of a batch.
+    A mode is combined only with the values of its own sizes. An axis without values has the value of `base`; but G
+    equals W if W has several values. A setting cannot run if its steps have more rows than a batch of `model_settings`.
     """
     windows, ngrams = axes.windows or (base.window,), axes.ngrams or (base.ngram,)
     sizes: list[dict[str, Any]] = [
@@ -85,7 +86,7 @@ def points(axes: Axes, base: DecodeSettings, model_settings: ModelSettings) -> t
         # G = W if W is swept, as the paper's law needs it.
         for guesses in axes.guesses or (window if len(windows) > 1 else base.guesses,)
     ]
-    # Plain decoding never rolls back, and the ability has a cost.
+    # Plain decoding never rolls back, and a context that can do so costs more.
     found = {Point(replace(base, mode="plain").constrained(max_rollback=-1)): None}
     skipped: dict[str, None] = {}
     for mode, each in product(sorted(axes.modes, key=lambda mode: mode != "auto"), sizes):
@@ -106,10 +107,10 @@ def _label(mode: ModeName, sizes: Mapping[str, Any]) -> str:
 
 
 OWN = "own"
-"""The class of a row without one."""
+"""The class of a row that names no class."""
 
 LEAST_PROMPTS, LEAST_TOKENS = 4, 200
-"""The least for a ratio: one prompt of 16 tokens tells nothing."""
+"""The least numbers of prompts and tokens for a verdict: one prompt of 16 tokens tells nothing."""
 
 ALL = "all"
 """The class of a result over all classes."""
@@ -121,9 +122,9 @@ EXAMPLE = 'a row is a JSON object, for example {"prompt": "..."}'
 class Task:
     """One conversation to decode, or one text to continue.
 
-    `turns`: the user's messages, at least one, asked in order. `kind`: its class. `raw`: without a chat template.
-    `max_tokens`: limit of an answer, 0 for the benchmark's default. `name`, `reference`: id in a public data set, and
-    the right answer if the set has one.
+    `turns`: the user's messages, at least one, in their order. `kind`: its class. `raw`: continue the text without a
+    chat template. `max_tokens`: limit of an answer, 0 for the benchmark's default. `name`: its id in a public data set.
+    `reference`: the right answer in the data set, if any.
     """
 
     turns: tuple[str, ...]
@@ -145,7 +146,7 @@ Text = Annotated[str, AfterValidator(_not_blank)]
 
 
 class Row(BaseModel):
-    """A line of a file of prompts, with `turns` as Spec-Bench and MT-Bench have them, or with one `prompt`."""
+    """A line of a prompts file. It has one `prompt`, or `turns` as in Spec-Bench and MT-Bench."""
 
     model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False, protected_namespaces=())
 
@@ -167,7 +168,7 @@ class Row(BaseModel):
 
     @property
     def ways(self) -> Sequence[object]:
-        """The alternative fields for the question; a row has exactly one."""
+        """The values of the alternative fields for the question. A row sets exactly one of the fields."""
         return self.prompt, self.turns
 
     @property
@@ -177,7 +178,8 @@ class Row(BaseModel):
 
 
 def tasks_of(prompts: str | None, classes: str | None) -> list[Task]:
-    """Tasks of a file (None: lacli's own) and of some classes (None: all). Raises UsageError for an unknown class."""
+    """Return the tasks of the file `prompts` (None: lacli's own) whose class is in the comma-separated list `classes`
+    (None: all). Raises UsageError for an unknown class."""
     tasks = read_tasks(prompts or str(files("lacli") / "data" / "bench_prompts.jsonl"))
     known = [*by_class(tasks)]
     names = known if classes is None else parse_names(classes, known, "prompt class")
@@ -185,7 +187,7 @@ def tasks_of(prompts: str | None, classes: str | None) -> list[Task]:
 
 
 def by_class(tasks: Sequence[Task]) -> dict[str, list[Task]]:
-    """Tasks by class, in the order of each class's first task."""
+    """Group tasks by class. The classes are in the order of their first tasks."""
     classes: dict[str, list[Task]] = {}
     for task in tasks:
         classes.setdefault(task.kind, []).append(task)
@@ -193,9 +195,9 @@ def by_class(tasks: Sequence[Task]) -> dict[str, list[Task]]:
 
 
 def read_tasks(path: str) -> list[Task]:
-    """Tasks of a file of JSON lines, or of stdin for `-`, in its order.
+    """Return the tasks of a file of JSON lines (`-`: stdin), in the order of its lines.
 
-    Raises LacliError with the file and line of an invalid row, and for an unreadable file.
+    Raises LacliError with the file and line of an invalid row, and for an unreadable file or one without prompts.
     """
     tasks = []
     for place, row in read_lines(path):
@@ -211,10 +213,10 @@ def read_tasks(path: str) -> list[Task]:
 
 
 def read_lines(path: str, say: Callable[[str], object] | None = None) -> Iterator[tuple[str, object]]:
-    """Yield the place (file:line) and JSON value, or LacliError, of each line that is not blank.
+    """Yield for each line that is not blank its place (file:line), and its JSON value or a LacliError if it has none.
 
-    `path`: `-` is stdin. `say`: allows plain text, one prompt a line, and is told about it. Raises LacliError for an
-    unreadable file and for a line that is too long.
+    `path`: `-` is stdin. `say`: with it, a file may also have one plain prompt a line, about which `say` gets a
+    sentence. Raises LacliError for an unreadable file and for a line that is too long.
     """
     try:
         from_stdin = path == STDIN
@@ -229,7 +231,7 @@ def _parse_lines(file: IO[bytes], path: str, say: Callable[[str], object] | None
     for number, line in enumerate(iter(lambda: file.readline(MAX_TEXT + 1), b""), start=1):
         place = f"{path}:{number}"
         if len(line) > MAX_TEXT:
-            raise LacliError(f"{place}: longer than {size_in_words(MAX_TEXT)}", EXAMPLE)
+            raise LacliError(f"{place}: the line is longer than {size_in_words(MAX_TEXT)}", EXAMPLE)
         line = line.removeprefix(codecs.BOM_UTF8).rstrip(b"\r\n")
         if start := line.strip()[:1]:
             if is_text is None and say and (is_text := start not in b"{["):

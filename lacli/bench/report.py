@@ -28,9 +28,9 @@ from lacli.text.format import age_in_words, align_columns, counted, markdown
 Format = Literal["text", "md", "json"]
 
 LEGEND = (
-    "x plain: plain decoding's time a token over the mode's, prompt by prompt, geometric mean; 95%: its interval; "
-    f"both from {LEAST_PROMPTS} prompts and {LEAST_TOKENS} tokens on. S: tokens a step. rows: of a step. "
-    "1st ms: to the first token."
+    "x plain: how many times as fast as plain decoding, geometric mean over prompts; 95%: its interval; "
+    f"both need {LEAST_PROMPTS} prompts and {LEAST_TOKENS} tokens. S: tokens a step. rows: rows a step. "
+    "1st ms: time to the first token."
 )
 
 WHAT_TELLS = (
@@ -39,12 +39,12 @@ WHAT_TELLS = (
 )
 
 CHEAP, DEAR = 1.5, 2.5
-"""Plain steps of a step of LEAST_MEASURED rows up to which rows are cheap, and above which they are dear."""
+"""Limits for a step of LEAST_MEASURED rows, in plain steps: up to CHEAP rows are cheap, above DEAR they are dear."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """The model, library and hardware, as `columns` and in `words`. `comparable`: answers of modes should agree."""
+    """The model, library and hardware, as `columns` and in `words`. `comparable`: all modes should answer equally."""
 
     columns: Mapping[str, Any]
     words: str
@@ -88,7 +88,7 @@ def as_json(found: Sequence[BenchResult], machine: Machine) -> str:
 
 
 def _row(result: BenchResult, machine: Machine) -> dict[str, Any]:
-    """Return a result for programs. docs/internals/benchmarks.md explains the names; most are llama-bench's."""
+    """Return a result as a JSON object. docs/internals/benchmarks.md explains the names; most are llama-bench's."""
     settings, ratio, speeds, sums = result.point.settings, result.speedup, result.speeds, result.sums
     has_ratio = result.is_enough or result.is_plain
     return {
@@ -125,7 +125,7 @@ def _row(result: BenchResult, machine: Machine) -> dict[str, Any]:
 
 
 def table(found: Sequence[BenchResult], machine: Machine) -> str:
-    """Return the machine and a Markdown table with a row for each class and point."""
+    """Return a line about the machine, a Markdown table with a row for each result, and the table's legend."""
     rows = [
         {
             "class": row["class"],
@@ -149,7 +149,7 @@ def table(found: Sequence[BenchResult], machine: Machine) -> str:
 
 
 def summary(found: Sequence[BenchResult], machine: Machine, unanswered: Sequence[str] = ()) -> str:
-    """Return a summary in words: verdicts by setting and class, and the number of identical answers.
+    """Return a summary in words: the verdict on each setting and its classes, and the number of identical answers.
 
     `unanswered`: labels of settings without an answer.
     """
@@ -166,21 +166,21 @@ def summary(found: Sequence[BenchResult], machine: Machine, unanswered: Sequence
     whole = sorted(overall(compared), key=lambda each: -each.speedup.value if each.verdict != "cannot tell" else 0.0)
     for result in whole:
         lines += _setting(result, [each for each in compared if each.number == result.number and each.kind != ALL])
-    lines += [f"{label}: cannot tell, there was no time for it" for label in unanswered]
+    lines += [f"{label}: cannot tell, the time was up before it answered" for label in unanswered]
     if unanswered or any(each.verdict == "cannot tell" for each in whole):
         lines += ["", WHAT_TELLS]
     known = [each for each in compared if each.kind != ALL]
     if machine.comparable and (answers := sum(len(each.answered) for each in known)):
         same = sum(each.identical for each in known)
         if same < answers:
-            lines += ["", f"{same} of {answers} texts are plain decoding's; lacli check judges why others are not."]
+            lines += ["", f"{same} of {answers} texts are plain decoding's; lacli check tells why the others differ."]
         elif not unanswered and all(any(trial.is_whole for trial in each.trials) for each in overall(found)):
             lines += ["", "All texts are plain decoding's."]
     return "\n".join(lines)
 
 
 def _setting(whole: BenchResult, by_class: Sequence[BenchResult]) -> list[str]:
-    """Return a line about a setting over all classes, and a line about its classes with a verdict."""
+    """Return a line with a setting's verdict over all classes, and a second line if single classes have a verdict."""
     ratio, verdict = whole.speedup, whole.verdict
     interval = f" ({ratio.low:.2f}x to {ratio.high:.2f}x)" if whole.is_enough else ""
     value = f"{ratio.value:.2f}x, " if verdict != "cannot tell" else ""
@@ -197,7 +197,7 @@ def _setting(whole: BenchResult, by_class: Sequence[BenchResult]) -> list[str]:
 
 
 def cost_json(path: Path, settings: ModelSettings, cost: Cost, *, is_saved: bool) -> dict[str, Any]:
-    """Return the measurement as one object; docs/internals/benchmarks.md describes it."""
+    """Return step costs as a JSON object (docs/internals/benchmarks.md). `is_saved`: measured by an earlier run."""
     return {
         "model": str(path),
         "description": cost.description,
@@ -223,7 +223,7 @@ def cost_json(path: Path, settings: ModelSettings, cost: Cost, *, is_saved: bool
 
 
 def cost_lines(settings: ModelSettings, cost: Cost, age: float | None = None, *, width: int = 0) -> str:
-    """Return a heading, a table for each number of tokens before a step, and the findings.
+    """Return a report of step costs: a heading, a table for each number of tokens before a step, and the findings.
 
     `age`: seconds since the measurement, None for just now. `width`: columns of the terminal, 0 without one.
     """
@@ -243,7 +243,7 @@ def cost_lines(settings: ModelSettings, cost: Cost, age: float | None = None, *,
 
 
 def findings(cost: Cost) -> list[tuple[str, str]]:
-    """Return pairs of subject and words: what a cost means for rows, lookahead and mode auto."""
+    """Return what the step costs mean, as pairs of a subject (rows, kind, lookahead, auto) and a sentence."""
     if not cost.by_context:
         return [("rows", f"Not measured: {cost.chain_only}. Mode auto learns what rows cost from its own steps.")]
     wide = cost.by_context[0]
@@ -253,7 +253,7 @@ def findings(cost: Cost) -> list[tuple[str, str]]:
         return [("rows", f"{what}: give more --rows. Mode auto learns from its own steps.")]
     costs = f"A step of {wide.max_rows} rows costs {_number(wide.relative(wide.max_rows))} plain ones."
     if (free := max(rows for rows in wide.measured if wide.relative(rows) <= 1.1)) > 1:
-        costs = f"Steps of up to {free} rows cost hardly more than one of a single row. {costs}"
+        costs = f"Steps of up to {free} rows cost hardly more than a step of one row. {costs}"
     eight = wide.relative(LEAST_MEASURED)
     kind = "cheap" if eight <= CHEAP else "dear" if eight > DEAR else "middle"
     kinds = f"Rows are {kind} here: {LEAST_MEASURED} of them cost {eight:.2f} plain steps."
@@ -261,7 +261,7 @@ def findings(cost: Cost) -> list[tuple[str, str]]:
 
 
 def _on_lookahead(step_cost: StepCost) -> str:
-    """Say how many tokens a step lookahead needs with its default sizes."""
+    """Return a sentence: the tokens a step that make lookahead, at default sizes, as fast as plain decoding."""
     settings = DecodeSettings(mode="lookahead")
     name = f"W={settings.window} N={settings.ngram} G={settings.guesses}"
     # Costs are extrapolated as far as twice the largest measured step.
@@ -272,7 +272,7 @@ def _on_lookahead(step_cost: StepCost) -> str:
 
 
 def _on_auto(step_cost: StepCost) -> str:
-    """Say when mode auto drafts at these costs."""
+    """Return a sentence: when mode auto drafts at these step costs."""
     least = [(rows, step_cost.relative(rows)) for rows in (2, 4, 8, 16, 32) if rows <= step_cost.max_rows]
     named = [f"{_number(max(cost, 1.0))} for {rows} rows" for rows, cost in least if cost < rows]
     if not named:
@@ -281,7 +281,7 @@ def _on_auto(step_cost: StepCost) -> str:
 
 
 def _cost_table(step_cost: StepCost) -> str:
-    """Return a line for each number of rows: its time, and the time of each row added since the line before."""
+    """Return a table with the time of a step by its number of rows, and with the time that each further row adds."""
     points = step_cost.measured.items()
     further = ["", *(f"{(far - near) / (more - few) * 1e3:.3g}" for (few, near), (more, far) in pairwise(points))]
     rows = [

@@ -31,7 +31,7 @@ STUDENT = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.26
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times as fast, from `prompts` prompts. The ends of the 95% interval are None below three prompts."""
+    """A speed in multiples of plain decoding's, from `prompts` prompts. `low`, `high`: 95% interval, None below 3."""
 
     value: float
     low: float | None = None
@@ -40,11 +40,11 @@ class Ratio:
 
 
 def paired_ratio(plain: Sequence[Sequence[float]], other: Sequence[Sequence[float]]) -> Ratio:
-    """Return how many times as fast as plain decoding a mode is, from seconds a token by prompt and repetition.
+    """Return the speed of a mode in multiples of plain decoding's, from seconds a token by prompt and repetition.
 
-    The n-th repetitions of a prompt run one after the other and are paired, so drift cancels. The value is the
-    geometric mean over prompts of the median over repetitions: exchanging the modes gives the inverse. The interval is
-    for the value of many more prompts of the kind; fewer than three have none.
+    The n-th repetitions of a prompt run one after the other, so slow drifts of the machine cancel in their ratio. The
+    value is the geometric mean over prompts of the median over repetitions: exchanging the modes gives the inverse. The
+    interval covers the value of many more such prompts; with fewer than three prompts there is none.
     """
     pairs = list(zip(plain, other, strict=True))
     assert pairs and all(len(one) == len(two) > 0 for one, two in pairs), "each run needs its pair"
@@ -57,7 +57,8 @@ def paired_ratio(plain: Sequence[Sequence[float]], other: Sequence[Sequence[floa
 
 
 def _interval(logs: Sequence[Logs], value: float) -> tuple[float, float]:
-    """The middle 95% of resampled values, widened by sqrt(n / (n-1)) and Student's t, as few prompts scatter more."""
+    """Return the 95% interval around `value`. Few prompts scatter more: bootstrap quantiles are widened by sqrt(n /
+    (n-1)) and Student's t. `logs`: for each of the n prompts, the log ratios of its repetitions."""
     low, high = np.quantile(_resampled(logs), (0.025, 0.975))
     prompts = len(logs)
     wider = sqrt(prompts / (prompts - 1)) * student_point(prompts - 1) / NORMAL
@@ -65,7 +66,7 @@ def _interval(logs: Sequence[Logs], value: float) -> tuple[float, float]:
 
 
 def _resampled(logs: Sequence[Logs]) -> Logs:
-    """Values of RESAMPLES bootstrap samples: prompts with replacement, and repetitions within each."""
+    """Return the log ratio of each of RESAMPLES bootstrap samples, which draw prompts and their repetitions anew."""
     # With a fixed seed the same measurements give the same interval.
     random = np.random.default_rng(2402)
     drawn = random.integers(len(logs), size=(RESAMPLES, len(logs)))
@@ -79,7 +80,7 @@ def _resampled(logs: Sequence[Logs]) -> Logs:
 
 
 def student_point(freedom: int) -> float:
-    """The 97.5% point of Student's t; from 10 degrees of freedom on Fisher's expansion is right to 0.2%."""
+    """Return the 97.5% point of Student's t by degrees of `freedom`. From 10 on Fisher's expansion is right to 0.2%."""
     if freedom <= len(STUDENT):
         return STUDENT[freedom - 1]
     first = (NORMAL**3 + NORMAL) / (4 * freedom)
@@ -89,7 +90,7 @@ def student_point(freedom: int) -> float:
 
 @dataclass(frozen=True)
 class Answered:
-    """One exchange's answers by a point and by plain decoding, one trial a repetition."""
+    """The answers to one exchange, one a repetition: `trials` of a point, and `plain` of plain decoding."""
 
     exchange: Exchange
     trials: tuple[Trial, ...]
@@ -97,16 +98,16 @@ class Answered:
 
     @property
     def is_identical(self) -> bool:
-        """Whether all answers are plain decoding's up to the shorter one; the end of the time may cut one."""
+        """Whether the point's answers equal plain decoding's, up to the shorter one's end: the time may cut one."""
         expected = self.plain[0].ids
         return all(common_prefix(each.ids, expected) == min(len(each.ids), len(expected)) for each in self.trials)
 
 
 @dataclass(frozen=True)
 class BenchResult:
-    """One point's answers in one class. `number`: the point's index in the rounds.
+    """One point's answers to the prompts of one class, `kind`. `number`: the point's index in `Rounds.points`.
 
-    Only complete repetitions count as samples; the first is always complete.
+    Only repetitions with answers to all exchanges count as samples; the first repetition always has them.
     """
 
     kind: str
@@ -133,12 +134,12 @@ class BenchResult:
 
     @cached_property
     def speeds(self) -> list[float]:
-        """Tokens a second of each complete repetition, over all prompts."""
+        """Tokens a second over all prompts, for each repetition that has all answers."""
         return [1 / _pace(turn) for turn in zip(*(each.trials for each in self.answered), strict=False)]
 
     @cached_property
     def speedup(self) -> Ratio:
-        """Plain decoding's seconds a token over this point's. The turns of a conversation are alike: one prompt."""
+        """The speed in multiples of plain decoding's. The turns of a conversation are alike and count as one prompt."""
         tasks = [[*turns] for _, turns in groupby(self.answered, lambda each: id(each.exchange.task))]
         return paired_ratio(
             [[_pace(pair) for pair in zip(*(each.plain for each in turns), strict=False)] for turns in tasks],
@@ -147,13 +148,13 @@ class BenchResult:
 
     @cached_property
     def is_enough(self) -> bool:
-        """Whether both sides have enough prompts and tokens for a verdict."""
+        """Whether the point and plain decoding have enough prompts and tokens for a verdict."""
         tokens = min(self.sums.tokens, sum(len(trial.ids) for each in self.answered for trial in each.plain))
         return self.speedup.prompts >= LEAST_PROMPTS and tokens >= LEAST_TOKENS
 
     @property
     def verdict(self) -> SpeedVerdict:
-        """Faster or slower than plain decoding, if the answers are enough and the interval excludes 1."""
+        """Faster or slower than plain decoding; "cannot tell" with too few answers or if the interval includes 1."""
         low, high = self.speedup.low, self.speedup.high
         if not self.is_enough or low is None or high is None or low <= 1 <= high:
             return "cannot tell"
@@ -161,12 +162,12 @@ class BenchResult:
 
     @property
     def identical(self) -> int:
-        """Prompts whose answers are all plain decoding's."""
+        """Number of exchanges whose answers all equal plain decoding's."""
         return sum(each.is_identical for each in self.answered)
 
 
 def results(rounds: Rounds) -> list[BenchResult]:
-    """Results of the points with answers, class by class, then over all classes."""
+    """Return a result for each point with answers: class by class and then, if there are several, over all classes."""
     kinds = list(dict.fromkeys(exchange.task.kind for exchange in rounds.exchanges))
     shown = [*kinds, ALL] if len(kinds) > 1 else kinds
     found = [_result(rounds, kind, number) for kind in shown for number in range(len(rounds.points))]
@@ -185,10 +186,10 @@ def _result(rounds: Rounds, kind: str, point: int) -> BenchResult:
 
 
 def overall(found: Sequence[BenchResult]) -> list[BenchResult]:
-    """The results over all classes, or of the only class."""
+    """Return the results over all classes; if there is only one class, the results of this class."""
     return [result for result in found if result.kind == ALL] or list(found)
 
 
 def _pace(trials: Sequence[Trial]) -> float:
-    """Seconds a token over several trials."""
+    """Return the mean seconds a token of several trials."""
     return sum(trial.seconds for trial in trials) / sum(len(trial.ids) for trial in trials)

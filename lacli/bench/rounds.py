@@ -27,7 +27,7 @@ class Trial:
     """One timed answer.
 
     `ids`, `text`: all generated tokens and their text. `seconds`: wall time from the end of the prefill to the last
-    step. `prompt_s`: of the prefill. `first_token_s`: from the start to the first token.
+    step. `prompt_s`: seconds of the prefill. `first_token_s`: seconds from the start to the first token.
     """
 
     ids: tuple[int, ...]
@@ -39,13 +39,13 @@ class Trial:
 
     @property
     def is_whole(self) -> bool:
-        """False if the time was up before its end."""
+        """Whether the answer ended before the deadline."""
         return self.steps[-1].finish is not None
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """One turn of a task, ready for the model. `prompt`: token ids. `max_tokens`: limit of the answer."""
+    """One turn of a task, ready to decode. `turn`: its index. `prompt`: tokens. `max_tokens`: limit of the answer."""
 
     task: Task
     turn: int
@@ -54,20 +54,21 @@ class Exchange:
 
 
 Ask = Callable[[Task, Sequence[str]], Exchange | None]
-"""Makes a task's next turn after `answers`, or None if it does not fit into the context."""
+"""Makes a task's next turn from its earlier answers; None if the prompt does not fit into the context."""
 
 Answer = Callable[[Point, Exchange, float], Trial]
-"""Decodes the answer of a point, up to a time of `perf_counter`."""
+"""Decodes the answer of a point to an exchange, until a deadline, which is a time of `perf_counter`."""
 
 
 def time_answer(
     engine: Engine,
     exchange: Exchange,
     options: SequenceOptions,
-    text: Callable[[Sequence[int]], str],
+    detokenize: Callable[[Sequence[int]], str],
     deadline: float = inf,
 ) -> Trial:
-    """Decode one answer to its end, or to the first step after `deadline`. `text` detokenizes, untimed."""
+    """Decode one answer to its end, or to the first step after `deadline`, a time of `perf_counter`, and time it.
+    Detokenizing is not timed."""
     begin = perf_counter()
     first_token_s = prompt_s = 0.0
     steps: list[Step] = []
@@ -82,16 +83,17 @@ def time_answer(
                 break
     seconds = perf_counter() - begin - prompt_s
     ids = tuple(token for step in steps for token in step.tokens)
-    return Trial(ids, text(ids), seconds, prompt_s, first_token_s, tuple(steps))
+    return Trial(ids, detokenize(ids), seconds, prompt_s, first_token_s, tuple(steps))
 
 
 @dataclass
 class Rounds:
-    """Trials by point and exchange; each iteration adds one trial.
+    """The trials of all points on all exchanges. Each step of an iteration over the object adds one trial.
 
-    `points`: plain decoding first. `repetitions`: at most so many answers to each exchange, None for all that begin
-    before `deadline`, a time of `perf_counter`. `left_out`: tasks with prompts too long for the context. Seconds a
-    token: `prompt_token_s` of the last prefill, `token_s` of each point's last answer. `interrupted`: by Ctrl-C.
+    `points`: plain decoding first. `repetitions`: most answers of a point to an exchange; None for all that begin
+    before `deadline`, a time of `perf_counter`. `left_out`: tasks that are too long for the context. `trials`: by
+    indices of point and exchange. `prompt_token_s`, `token_s`: seconds a token of the last prefill, and of each point's
+    last answer.
     """
 
     points: list[Point]
@@ -108,13 +110,13 @@ class Rounds:
     interrupted: bool = False
 
     def warm_up(self) -> None:
-        """Take a few uncounted plain steps on the shortest prompt. Raises LacliError if no prompt fits."""
+        """Decode 4 plain tokens on the shortest prompt to estimate `token_s`. Raises LacliError if no prompt fits."""
         asked = [self.ask(task, []) for task in self.tasks]
         shortest = min((each for each in asked if each), key=lambda each: len(each.prompt), default=None)
         if shortest is None:
             raise LacliError("no prompt fits into the context", "give it more tokens with -c")
         warm = self.answer(self.points[0], replace(shortest, max_tokens=4), self.deadline)
-        # The first step may load kernels; the fastest of three others is hardly delayed.
+        # The first step may load kernels; the fastest of the three others is hardly delayed.
         step_s = min((step.seconds for step in warm.steps[1:]), default=0.0)
         self.token_s = dict.fromkeys(range(len(self.points)), step_s)
 
@@ -130,14 +132,14 @@ class Rounds:
             return
 
     def of(self, point: int, exchange: int) -> list[Trial]:
-        """The trials of a point on one exchange, one a repetition."""
+        """Return the trials of a point on an exchange, both given by their index, one a repetition."""
         return self.trials.get((point, exchange), [])
 
     def has_answered(self, point: int) -> bool:
         return any(number == point for number, _ in self.trials)
 
     def _first(self) -> Iterator[None]:
-        """The first repetition; plain decoding's answers become the history of later turns."""
+        """Take the trials of the first repetition. Plain decoding's answers become the history of later turns."""
         for task in self.tasks:
             answers: list[str] = []
             while len(answers) < len(task.turns):
@@ -152,14 +154,13 @@ class Rounds:
                 answers.append(self.of(0, number)[0].text)
 
     def _fitted(self, exchange: Exchange) -> tuple[Exchange, list[int]]:
-        """Return the exchange and its points; if time is short, with a shorter answer (16 tokens or more) or fewer
-        points.
-        """
+        """Return the exchange and the indices of the points to answer it. If time is short, the answer's limit is lower
+        (16 tokens or more) or the last points are left out."""
         able = [*range(len(self.points))]
         prompts = min(LEAST_PROMPTS, sum(len(task.turns) for task in self.tasks)) - len(self.exchanges)
         if prompts < 1:
             return exchange, able
-        # Estimates are rough, so a part of the time is left over.
+        # The estimates are rough, so 20% of the time stays in reserve.
         share_s = 0.8 * (self.deadline - perf_counter()) / prompts
         while True:
             reading_s = len(able) * len(exchange.prompt) * self.prompt_token_s
@@ -169,19 +170,19 @@ class Rounds:
             able.pop()
 
     def _answer(self, number: int, able: Sequence[int], turn: int) -> Iterator[None]:
-        """Answer one exchange by the `able` points, the first two first. The order changes with `turn`, to be fair.
+        """Answer exchange `number` by points `able`: the first two, then the rest; an odd `turn` reverses both.
 
         Raises TimeUp after an answer cut by the deadline, and before an answer whose prefill would end too late.
         """
         exchange, way = self.exchanges[number], -1 if turn % 2 else 1
         for at in (*able[:2][::way], *able[2:][::way]):
-            # Plain decoding's first answer begins at any time: the report needs it.
+            # Plain decoding's first answer begins even if the time is up: the report needs it.
             if self.trials and perf_counter() + self.prompt_token_s * len(exchange.prompt) > self.deadline:
                 raise TimeUp
             trial = self.answer(self.points[at], exchange, self.deadline)
             self.prompt_token_s = trial.prompt_s / len(exchange.prompt)
             self.token_s[at] = trial.seconds / len(trial.ids)
-            # A cut answer adds little to whole answers.
+            # A cut answer adds little to complete answers.
             if trial.is_whole or not self.has_answered(at):
                 self.trials.setdefault((at, number), []).append(trial)
             yield

@@ -30,9 +30,9 @@ from lacli.text.format import counted
 class BenchRequest:
     """Prompts, the settings to compare, and the form of the report.
 
-    `state`: the file of measured step costs. `seconds`: for everything, from `begin` on, a time of `perf_counter`. At
-    most `each` prompts of a class, `repetitions` answers of a point to a prompt, `max_tokens` tokens of an answer; None
-    for no further limit. `leave_out`: skip settings whose steps cost more than they can bring.
+    `state`: the file of measured step costs. `seconds`: for everything, from `begin` on, a time of `perf_counter`.
+    `each`: most prompts of a class. `repetitions`: most answers of a point to a prompt. None: no limit. `max_tokens`:
+    limit of an answer, None for the task's own. `leave_out`: skip settings whose steps cost more than they can save.
     """
 
     tasks: tuple[Task, ...]
@@ -48,7 +48,7 @@ class BenchRequest:
 
     @property
     def asked(self) -> list[Task]:
-        """Tasks with the limits of their answers; classes take turns, so an early end leaves none out."""
+        """The tasks with their answers' limits. The classes take turns, so that an early end leaves no class out."""
         turns = zip_longest(*(members[: self.each] for members in by_class(self.tasks).values()))
         tasks = [task for turn in turns for task in turn if task]
         # In an answer shorter than 128 tokens mode auto has little to copy.
@@ -58,9 +58,9 @@ class BenchRequest:
 def compared(
     engine: ModelEngine, request: BenchRequest, screen: Screen, chosen: Sequence[Point] = ()
 ) -> tuple[Rounds, Machine]:
-    """Let all points answer until the time is up, on an engine for plain decoding; Ctrl-C keeps the finished answers.
+    """Let all points answer until the time is up, and return the trials. Ctrl-C ends early and keeps finished answers.
 
-    `chosen`: the points to compare, plain decoding first; by default from the request's axes.
+    `engine`: opened for plain decoding. `chosen`: points to compare, plain decoding first; () for the request's axes.
     """
     if not engine.sampling.greedy:
         screen.note(f"sampling with seed {engine.sampling.seed}")
@@ -90,12 +90,12 @@ def compared(
             screen.note("stopped; the finished answers follow")
             rounds.interrupted = True
         for task in rounds.left_out:
-            screen.note(f"left out: {task.kind} prompt of more tokens than the context of {engine.context.cells} holds")
+            screen.note(f"left out: a {task.kind} prompt longer than the context of {engine.context.cells} tokens")
         return rounds, machine_of(engine)
 
 
 def finish(rounds: Rounds, machine: Machine, request: BenchRequest, screen: Screen) -> None:
-    """Print the report in the request's form. Raises Interrupted after Ctrl-C."""
+    """Print the report in the request's form. Raises Interrupted if Ctrl-C ended the rounds."""
     found = results(rounds)
     if found and request.form == "json":
         screen.line(as_json(found, machine))
@@ -109,7 +109,7 @@ def finish(rounds: Rounds, machine: Machine, request: BenchRequest, screen: Scre
 
 
 def choose_points(engine: ModelEngine, axes: Axes, screen: Screen) -> list[Point]:
-    """The points that `engine` can run, plain decoding first; the screen names the others and why."""
+    """Return the points that `engine` can run, plain decoding first; the screen shows the others with the reason."""
     modes: Sequence[ModeName] = axes.modes
     base = engine.settings
     if why := engine.model.chain_only:
@@ -120,32 +120,31 @@ def choose_points(engine: ModelEngine, axes: Axes, screen: Screen) -> list[Point
         base = base.constrained(max_rollback=back)
     found, skipped = points(replace(axes, modes=tuple(modes)), base, engine.model_settings)
     if skipped and not found[1:]:
-        raise UsageError(f"{skipped[0]} cannot run", "try a smaller -W, -N or -G, or a larger -b")
+        raise UsageError(f"no setting can run: {skipped[0]}", "try a smaller -W, -N or -G, or a larger -b")
     for each in skipped:
         screen.note(f"left out: {each}")
     return found
 
 
 def affordable(competing: Sequence[Point], cost: StepCost, screen: Screen) -> list[Point]:
-    """The points without jacobi and lookahead settings whose half-full steps cost more than they can bring."""
+    """Return the points without jacobi and lookahead points whose half-full steps cost more plain steps than they can
+    give tokens. The screen shows the points left out."""
     found = []
     for point in competing:
         times_plain = cost.relative(point.settings.max_rows // 2)
         # Other modes may draft less.
         if point.mode in ("jacobi", "lookahead") and times_plain > point.settings.max_step_tokens:
             why = f"a step takes {times_plain:.0f} plain steps, more than the tokens it can bring"
-            screen.note(f"left out: {point.label}: {why}; --modes measures it")
+            screen.note(f"left out: {point.label}: {why}; --modes measures it anyway")
         else:
             found.append(point)
     return found
 
 
 def make_answer(engine: ModelEngine, competing: Sequence[Point], stack: ExitStack) -> Answer:
-    """Return a function that decodes each answer with a new engine, in one context a mode.
-
-    Plain decoding uses the context of `engine`; `stack` closes the other contexts. Raises ModelLoadError if a context
-    does not fit into memory.
-    """
+    """Return a function that decodes an answer of a point with a new engine. All points of a mode share a context;
+    plain decoding uses the context of `engine`, and `stack` closes the others. Raises ModelLoadError if a context does
+    not fit into memory."""
     on_backend = False if engine.sampler else engine.model.chooses
     contexts: dict[ModeName, AnyContext] = {"plain": engine.context}
     for mode in dict.fromkeys(point.mode for point in competing):
@@ -163,7 +162,7 @@ def make_answer(engine: ModelEngine, competing: Sequence[Point], stack: ExitStac
 
 
 def make_ask(engine: ModelEngine) -> Ask:
-    """Return a function that makes turns with the chat template, if 8 tokens of answer fit into the context."""
+    """Return a function: it makes a task's next turn, or gives None if less than 8 cells are left for the answer."""
 
     def ask(task: Task, answers: Sequence[str]) -> Exchange | None:
         history = list(zip(task.turns, answers, strict=False))
@@ -175,7 +174,7 @@ def make_ask(engine: ModelEngine) -> Ask:
 
 
 def _go_through(rounds: Rounds, screen: Screen) -> None:
-    """Take all trials, with a line that counts the seconds."""
+    """Take all trials, and count the seconds on a status line."""
     begin = perf_counter()
     with screen.progress(max(round(rounds.deadline - begin), 0), "seconds") as advance:
         shown = 0

@@ -19,7 +19,7 @@ QUOTES = '"""'
 
 @dataclass(frozen=True)
 class Entry:
-    """A command. `names`: its main name, then others. `usage`: its argument, "" for none."""
+    """A slash command. `names`: its main name, then its aliases. `usage`: its argument in the help, "" for none."""
 
     names: tuple[str, ...]
     help: str
@@ -39,17 +39,16 @@ COMMANDS = (
     Entry(("/system",), 'show the system prompt, or set it; "" clears it', "[TEXT]"),
     Entry(("/set",), "show or change settings; 'default' resets one", "[KEY [VALUE]]"),
     Entry(("/show",), "show the model, its mode and the context used"),
-    Entry(("/stats",), "show what the last answer cost: tokens/s, S, steps"),
+    Entry(("/stats",), "show statistics of the last answer: tokens/s, steps"),
     Entry(("/read",), "put a file before the next question", "FILE"),
-    Entry(("/save",), "write the chat to a file, or once more to the last one", "[FILE]"),
-    Entry(("/load",), "go on with a chat from a file", "FILE"),
+    Entry(("/save",), "write the chat to a file, by default the last one used", "[FILE]"),
+    Entry(("/load",), "continue a chat from a file", "FILE"),
 )
 
 BY_NAME = {name: entry for entry in COMMANDS for name in entry.names}
 
 PLAIN_WORDS = {**dict.fromkeys(("exit", "quit", "bye"), "/exit"), "help": "/help"}
-"""Lines without a slash that mean a command, because other programs use them so."""
-
+"""Lines without a slash that mean a command on a terminal, as in other programs."""
 
 HEADINGS = {"/help": "Conversation:\n", "/system": "Settings:\n", "/read": "Files:\n"}
 """Headings of the help by the command after them."""
@@ -61,9 +60,9 @@ def help_text() -> str:
 
 
 def parse(line: str) -> tuple[Entry, str] | None:
-    """A line's command and its argument, or None for a message (`message_of` gives its text).
+    """Return a line's command and its argument ("" for none), or None for a message (`message_of` gives its text).
 
-    Raises UsageError for an unknown command, and for an argument too many or missing.
+    Raises UsageError for an unknown command, and for a superfluous or missing argument.
     """
     if not line.startswith("/") or line.startswith("//"):
         return None
@@ -74,21 +73,21 @@ def parse(line: str) -> tuple[Entry, str] | None:
         otherwise = "/help lists the commands; begin with a space to send the line as text"
         raise UsageError(f"unknown command {first}", did_you_mean(first, BY_NAME, otherwise))
     if argument and not entry.usage:
-        raise UsageError(f"{first} stands alone", "begin with a space to send the line as text")
+        raise UsageError(f"{first} takes no argument", "begin with a space to send the line as text")
     if not argument and entry.usage == "FILE":
         raise UsageError(f"{first} needs a file", f"write {first} FILE")
     return entry, argument
 
 
 def message_of(line: str) -> str:
-    """A message's text, without the space that keeps a leading slash from meaning a command."""
+    """Return a message without the spaces that a user types before a slash, so that the line is no command."""
     return line.lstrip() if line.lstrip().startswith("/") else line
 
 
 def is_open(text: str) -> bool:
-    """Whether triple quotes at the text's beginning are still open.
+    """Return whether `text` begins with triple quotes that are not closed yet.
 
-    Quotes at the end of the first or a later line close them. Docstrings inside come in pairs.
+    Quotes close in the first line or at the end of `text`; inside, triple quotes come in pairs (docstrings).
     """
     if not text.startswith(QUOTES) or text.split("\n")[0].count(QUOTES) % 2 == 0:
         return False
@@ -96,9 +95,9 @@ def is_open(text: str) -> bool:
 
 
 def without_quotes(text: str) -> str:
-    """The message typed: the text between triple quotes, or the whole text.
+    """Return the typed message: the text between triple quotes, or all of `text` if it is not quoted.
 
-    A quoted message that begins with a slash gets a line break before it, so that it does not mean a command.
+    If quoted text begins with a slash, a line break is put before it, so that it is not taken for a command.
     """
     ended = text.rstrip()
     # Quotes that close on the first of several lines belong to a pasted file that begins with a docstring.
@@ -111,7 +110,7 @@ def without_quotes(text: str) -> str:
 
 @dataclass(frozen=True)
 class Reply:
-    """A command's words for the user, and the work it leaves to the loop.
+    """What a command prints (`text`), and what the chat does after it.
 
     `again`: answer the last question anew. `edit`: offer this text as the next line. `end`: end the chat.
     """
@@ -126,8 +125,8 @@ class Reply:
 class Commands:
     """The commands of one chat.
 
-    `model`, `template`: as in `SavedChat`. `report`: statistics of the last answer. `files`: texts that /read has put
-    before the next message. `file`: the file that the chat was last saved to or loaded from; /save may replace it.
+    `model`, `template`: as in `SavedChat`. `report`: statistics of the last answer in words. `files`: contents of files
+    that /read puts before the next message. `file`: the file last saved or loaded, which /save may replace.
     """
 
     chat: Chat
@@ -139,12 +138,12 @@ class Commands:
     file: str = ""
 
     def run(self, entry: Entry, argument: str) -> Reply:
-        """Run a command. If it raises LacliError, nothing has changed."""
+        """Run a command with its argument, "" for none. If it raises LacliError, the chat is unchanged."""
         reply: Reply = getattr(self, f"_{entry.names[0][1:]}")(argument)
         return reply
 
     def message(self, typed: str) -> str:
-        """The message to send: the files of /read, then the typed text."""
+        """Return the message to send: the contents of the files of /read, then the text `typed`."""
         return "\n\n".join([*(text.strip("\n") for text in self.files), typed])
 
     @property
@@ -223,11 +222,11 @@ class Commands:
         name = file_name(argument)
         text = read_text(name)
         if not text.strip():
-            raise LacliError(f"{name} is empty", "there is nothing to put before a question")
+            raise LacliError(f"{name} is empty", "give a file with text")
         self.files.append(text)
         told, cells = "it goes before the next message", self.chat.cells
         if (tokens := len(self.chat.engine.prompts.tokenize(self.message("")))) >= cells:
-            told = f"the next message needs {tokens:,} tokens and the context has {cells:,}: /undo drops it"
+            told = f"the next message needs {tokens:,} tokens and the context has {cells:,}: /undo drops the files"
         return Reply(f"{name}: {counted(len(text), 'character')}; {told}")
 
     def _save(self, argument: str) -> Reply:
@@ -241,10 +240,10 @@ class Commands:
         return Reply(f"saved {counted(len(saved.conversation.messages), 'message')} to {name}")
 
     def _load(self, argument: str) -> Reply:
-        """Changes the settings first, because a context may refuse them."""
+        """Load a chat. The settings are applied first: if that fails, the current chat is unchanged."""
         name = file_name(argument)
         saved, now = read_chat(name), self.chat.settings
-        # Ctrl-C may stop only the reading: half of a chat would be a different chat.
+        # Ctrl-C may interrupt only the reading of the file: half a chat would be a different chat.
         with without_ctrl_c():
             news = self.chat.change(saved.settings)
             self.log.begin()
@@ -261,6 +260,6 @@ def _lines(*parts: str) -> str:
 
 
 def file_name(argument: str) -> str:
-    """A file's name without surrounding quotes and without backslashes before spaces."""
+    """Return the file's name that `argument` gives: without quotes around it, or without backslashes before spaces."""
     inner = unquoted(argument)
     return inner if inner != argument else argument.replace("\\ ", " ")

@@ -31,9 +31,9 @@ class Message:
 
 @dataclass
 class Conversation:
-    """Questions and answers in turns, beginning with a question; the last question may be unanswered.
+    """A system prompt, and questions and answers in turns. A question is first; the last question may be unanswered.
 
-    `dropped`: how many of the oldest questions prompts leave out, with their answers, because the context is full.
+    `dropped`: number of the oldest questions that prompts omit, with their answers, because the context is full.
     """
 
     system: str = ""
@@ -41,19 +41,19 @@ class Conversation:
     dropped: int = field(default=0, compare=False)
 
     def ask(self, text: str) -> None:
-        """Add a question. It replaces an unanswered one, because templates need turns."""
+        """Add a question. It replaces an unanswered question, because templates need questions and answers in turns."""
         if self.is_open:
             self.messages.pop()
         self.messages.append(Message("user", text))
 
     def answer(self, text: str) -> None:
-        """Add the last question's answer. Raises ValueError if it has one."""
+        """Add the answer to the last question. Raises ValueError if no question is unanswered."""
         if not self.is_open:
             raise ValueError("the last question has an answer")
         self.messages.append(Message("assistant", text))
 
     def undo(self) -> str | None:
-        """Remove the last question with its answer, and return the question; None if nothing was asked."""
+        """Remove the last question and its answer. Returns the question, or None if there was none."""
         self.take_back_answer()
         question = self.messages.pop().content if self.messages else None
         self.dropped = min(self.dropped, max(self.questions - 1, 0))
@@ -64,7 +64,7 @@ class Conversation:
             self.messages.pop()
 
     def drop_oldest(self) -> bool:
-        """Leave one more old question out of prompts. Returns False if only the last one is left."""
+        """Omit one more question from prompts, the oldest. Returns False, and omits none, if only one is left."""
         if self.questions - self.dropped < 2:
             return False
         self.dropped += 1
@@ -79,16 +79,16 @@ class Conversation:
         return len(self.messages) % 2 == 1
 
     def as_messages(self) -> list[dict[str, str]]:
-        """The messages for a chat template: the system prompt if there is one, then the messages not dropped."""
+        """Return the messages for a chat template: the system prompt if there is one, then all messages not dropped."""
         system = [{"role": "system", "content": self.system}] if self.system else []
         sent = self.messages[2 * self.dropped :]
         return [*system, *({"role": message.role, "content": message.content} for message in sent)]
 
 
 class Chat:
-    """Turns of a conversation on one engine, whose cache keeps the tokens of the last turn.
+    """A conversation on one engine, whose cache keeps the tokens of the last turn.
 
-    `turns`: the answers so far. `notes`: sentences about the last turn.
+    `turns`: the answers so far, the oldest first. `notes`: sentences for the user about the last turn.
     """
 
     def __init__(self, engine: ModelEngine, settings: ChatSettings, conversation: Conversation) -> None:
@@ -100,12 +100,12 @@ class Chat:
 
     @property
     def settings(self) -> ChatSettings:
-        """The settings, but with the mode that the engine uses: the model may not support the wanted one."""
+        """The current settings, with the mode that the engine uses: the model may not support the requested mode."""
         return replace(self._wanted, decode_settings=self.engine.settings)
 
     @property
     def used(self) -> int:
-        """Cells that the conversation needs, whether its tokens are decoded yet or not."""
+        """Number of cells that the conversation needs, at most `cells`. Tokens that are not decoded yet count too."""
         return min(self._used, self.cells)
 
     @property
@@ -113,18 +113,18 @@ class Chat:
         return self.engine.context.cells
 
     def ask(self, question: str) -> Generator[Piece]:
-        """Ask a question. Yields the answer as it comes; closing the generator stops it and keeps the text so far.
+        """Ask a question and yield pieces of the answer. Closing the generator ends the answer and keeps its text.
 
-        A question without an answer is removed again. Raises PromptError if the question does not fit into the context.
+        If no answer begins, the question is removed. Raises PromptError if the question does not fit into the context.
         """
-        with self._unless_unanswered():
+        with self._restored_if_unanswered():
             self.conversation.ask(question)
             yield from self._turn()
 
     def again(self) -> Generator[Piece]:
-        """Answer the last question anew. The old answer stays until the new one begins."""
+        """Answer the last question anew and yield pieces of the answer. If no answer begins, the old answer stays."""
         before = self.conversation.messages.copy()
-        with self._unless_unanswered():
+        with self._restored_if_unanswered():
             self.conversation.take_back_answer()
             if self._wanted.sampling.seed < 0 and not self.engine.sampling.greedy:
                 self.change(self._wanted)  # with another seed
@@ -133,26 +133,26 @@ class Chat:
             self.notes.append("the answer came out the same; /set temp 0.8 and /set seed -1 give others")
 
     def resume(self, conversation: Conversation) -> None:
-        """Go on with a different or edited conversation. The next turn cuts the cache back."""
+        """Continue with `conversation` instead. The next turn keeps the cached tokens that its prompt begins with."""
         self.conversation, self._used = conversation, 0
         with suppress(PromptError):  # the next turn raises the error again
             self._used = len(self._prompt()[1]) if conversation.messages else 0
 
     def change(self, settings: ChatSettings) -> str:
-        """Apply new settings, with a new seed unless they fix one. Returns a sentence about them, or "".
+        """Apply new settings, and draw a new seed unless they fix one. Returns the engine's new notes, joined, or "".
 
-        Raises UsageError for impossible settings and ModelLoadError if the new context does not fit into memory. The
-        old settings stay then.
+        Raises UsageError for impossible settings and ModelLoadError if the new context does not fit into memory. After
+        an error the old settings stay.
         """
         known = len(self.engine.notes)
-        with without_ctrl_c():  # a half changed engine could not go on
+        with without_ctrl_c():  # a half changed engine could not decode
             self.engine.adapt(settings.decode_settings, settings.sampling)
         self._wanted = settings
         return "; ".join(self.engine.notes[known:])
 
     @contextmanager
-    def _unless_unanswered(self) -> Iterator[None]:
-        """Restore the conversation if the block yields no answer."""
+    def _restored_if_unanswered(self) -> Iterator[None]:
+        """Restore the conversation after the block if the block added no answer."""
         conversation, turns = self.conversation, len(self.turns)
         before, dropped = conversation.messages.copy(), conversation.dropped
         self.notes = []
@@ -176,7 +176,7 @@ class Chat:
                     self._finish(prompt, text.answer(), begun)
 
     def _finish(self, prompt: Sequence[int], answer: Answer, begun: str) -> None:
-        """Add the generated text as the last question's answer."""
+        """Add the generated `answer` to the conversation. `begun`: the prompt's end that opens reasoning, or ""."""
         # Later prompts show the answer without the end of this prompt, which may have opened the reasoning.
         self.conversation.answer(closed(begun + answer.text) if begun else answer.text)
         self.turns.append(answer)
@@ -185,18 +185,18 @@ class Chat:
             self.notes.append(context_full(self.cells, self.engine.context_hint(self.cells)))
 
     def _prompt(self) -> tuple[str, list[int]]:
-        """The conversation as the next prompt's beginning, and its tokens. It ends with a question, as some templates
-        need."""
+        """Return the conversation as text and as tokens. An answer at its end is followed by a question "?", which some
+        templates need."""
         messages = self.conversation.as_messages()
         question = [] if self.conversation.is_open else [{"role": "user", "content": "?"}]
         rendered = self.engine.prompts.render([*messages, *question])
         return rendered, self.engine.prompts.tokenize(rendered)
 
     def _fitting_prompt(self) -> tuple[str, list[int]]:
-        """The conversation's prompt and its tokens. The oldest turns are dropped if no space is left for an answer.
+        """Return the conversation as text and as tokens. If too little space is left for an answer, drop old turns.
 
-        Then half of the context is freed, so that the next turns can reuse the cache. Raises PromptError if the last
-        question alone does not fit.
+        Turns are dropped until half of the context is free, so that the next turns can reuse the cache. Raises
+        PromptError if the last question alone does not fit.
         """
         (rendered, tokens), before = self._prompt(), self.conversation.dropped
         if len(tokens) > self.cells - self.cells // ANSWER_SHARE:

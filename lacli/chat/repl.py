@@ -1,4 +1,4 @@
-"""The loop of `lacli chat`: read a line from a terminal or a pipe, run or answer it, and survive errors."""
+"""The loop of `lacli chat`: reads lines from a terminal or a pipe, runs or answers them, and shows errors."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from lacli.text.stream import Piece
 
 class Lines(Protocol):
     def read(self) -> str:
-        """One whole message or command, never blank.
+        """Return the next message or command; blank ones are skipped.
 
-        A quoted message never begins with a slash, so it does not mean a command. Raises EOFError at the end,
+        A message in triple quotes never begins with a slash, which would make it a command. Raises EOFError at the end,
         KeyboardInterrupt after Ctrl-C, and LacliError for an unreadable line; the next call continues after that line.
         """
         ...
 
     def edit(self, text: str) -> None:
-        """Offer `text` as the beginning of the next line, if lines are edited."""
+        """Let the user edit `text` as the beginning of the next line. Does nothing without line editing."""
         ...
 
 
 def open_lines(status: Callable[[int], str], history: Path | None, color: Switch) -> Lines:
-    """The reader for the process's streams: edited lines on a terminal that supports it, else plain lines.
+    """Return the reader of standard input: with line editing if stdin and stdout are terminals that support it.
 
-    `status`: gives the status line for a width in columns. `history`: the file of earlier lines, None for none.
+    `status`: returns the status line for a width in columns. `history`: the file of earlier lines, None for none.
     Raises LacliError if standard input is closed.
     """
     if sys.stdin is None:
@@ -56,7 +56,7 @@ def open_lines(status: Callable[[int], str], history: Path | None, color: Switch
 
 
 class PipedLines:
-    """Plain lines of a pipe or a simple terminal. `asks`: print a prompt sign before each."""
+    """Reads lines from a pipe, or from a terminal without line editing. `asks`: print `> ` before reading each line."""
 
     def __init__(self, stream: BinaryIO, *, asks: bool = False) -> None:
         self._stream, self._asks = stream, asks
@@ -68,10 +68,10 @@ class PipedLines:
         return message
 
     def edit(self, text: str) -> None:
-        """Do nothing: lines that come ready cannot be edited."""
+        """Do nothing: without line editing the user cannot edit a text."""
 
     def _message(self) -> str:
-        """The lines of one message. A line that is not UTF-8 makes the whole message an error."""
+        """Return a message's lines, joined. Raises LacliError for invalid UTF-8 or open quotes, EOFError at the end."""
         lines, first = [self._line()], self._number
         while is_open(b"\n".join(lines).decode(errors="replace")):
             try:
@@ -82,7 +82,7 @@ class PipedLines:
         return decode(b"\n".join(lines), f"the message in line {first} of standard input")
 
     def _line(self, sign: str = "> ") -> bytes:
-        """The next line without its end."""
+        """Return the next line without its line break. `sign`: printed before if `asks`. Raises EOFError at the end."""
         if self._asks:
             print(sign, end="", file=sys.stderr, flush=True)
         try:
@@ -107,10 +107,10 @@ def chat(
     stats: Detail,
     commands: bool,
 ) -> int:
-    """Run a chat until the user ends it; returns the exit code. Raises Interrupted after Ctrl-C at the prompt.
+    """Run a chat until the user ends it, and return the exit code. Raises Interrupted if Ctrl-C ends the chat.
 
-    `first`: the first message. `history`: the file of typed lines, None for none. `stats`: how much to report of each
-    answer. `commands`: lines of a pipe may be commands.
+    `first`: the first message, "" for none. `history`: the file of typed lines, None for none. `stats`: how much to
+    report of each answer. `commands`: piped lines that begin with a slash are commands.
     """
     talk, interactive = Chat(engine, start.settings, start.conversation), is_terminal(sys.stdin)
     own = Commands(talk, log, start.model, start.template, file=start.path)
@@ -122,7 +122,7 @@ def chat(
         screen.note(f"{engine.model.description}, context {talk.cells:,} tokens; /help for help, Ctrl-D ends")
         repl.show_last()
     elif not (commands or first):
-        screen.note("each line of the pipe is a message, one that begins with / too unless --commands is given")
+        screen.note("each piped line is a message; with --commands a line that begins with / is a command")
     repl.run(lines, first)
     # A user at a terminal has seen the errors; a script needs the exit code.
     return LacliError.exit_code if repl.failed and not interactive else 0
@@ -146,9 +146,10 @@ class Repl:
     leaving: bool = False
 
     def run(self, lines: Lines, first: str = "") -> None:
-        """Read and answer lines until they or a command end the chat. `first`: the first message.
+        """Read and answer lines until the input or a command ends the chat. `first`: a message to answer before, or "".
 
-        Raises Interrupted after Ctrl-C while a line is read, and OutputError if no user is there to see it.
+        Errors are shown; only an OutputError is raised if not `interactive`. Raises Interrupted after Ctrl-C at the
+        prompt, if `interactive` after the second.
         """
         while True:
             try:
@@ -176,7 +177,7 @@ class Repl:
                 self.screen.error(error)
 
     def status(self, width: int) -> str:
-        """The status line, for a terminal of `width` columns."""
+        """Return the status line: used context, mode and the last answer's speed, cut to `width` characters."""
         chat = self.commands.chat
         used, cells = chat.used, chat.cells
         parts = [f"context {used:,} of {cells:,} ({100 * used // cells}%)", chat.settings.decode_settings.mode]
@@ -186,7 +187,7 @@ class Repl:
         return " · ".join(parts)[:width]
 
     def show_last(self) -> None:
-        """Show at most 300 characters each of the last question and its answer."""
+        """Show the last question and its answer, each cut after 300 characters."""
         conversation = self.commands.chat.conversation
         for message in conversation.messages[-1 if conversation.is_open else -2 :]:
             whole = f"> {message.content}" if message.role == "user" else answer_of(message.content).strip()
@@ -194,7 +195,7 @@ class Repl:
             self.screen.say(shown if shown == whole else f"{shown} ...", "dim")
 
     def _next(self, lines: Lines) -> bool:
-        """Read a line and run or answer it. Returns True if the chat ends."""
+        """Read a line, and run it as a command or answer it. Returns True if the chat ends."""
         line = lines.read()
         self.leaving = False
         try:
@@ -227,8 +228,8 @@ class Repl:
         return reply.end
 
     def _ask(self, typed: str, lines: Lines) -> None:
-        """Answer a message, with the files of /read before it. If no answer comes, offer it again and keep the
-        files."""
+        """Answer the message `typed` with the files of /read before it. If no answer comes, offer `typed` again and
+        keep the files."""
         chat = self.commands.chat
         asked = len(chat.turns)
         try:
@@ -240,7 +241,7 @@ class Repl:
                 self.commands.files.clear()
 
     def _answer(self, pieces: Generator[Piece]) -> None:
-        """Show an answer as it comes. Ctrl-C stops it and keeps the text so far."""
+        """Show the pieces of an answer as they come. Ctrl-C ends the answer and keeps its text so far."""
         chat, stopped = self.commands.chat, False
         before = len(chat.turns)
         try:

@@ -1,4 +1,4 @@
-"""/set: a chat's settings by the names of their options, as text and as JSON."""
+"""A chat's settings: their names and values as /set shows and reads them, and as JSON."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ SETTINGS = {name: each for name, each in IN_FILES.items() if name != "strict"}
 
 
 def unquoted(text: str) -> str:
-    """A text without quotes around all of it."""
+    """Return `text` without the quotes (' or ") around all of it; unchanged if there are none."""
     is_quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "\"'"
     return text[1:-1] if is_quoted else text
 
 
 def key_of(setting: Option) -> str:
-    """The name of a setting that is shown and typed."""
+    """Return a setting's name in /set: its first flag without dashes."""
     return setting.flags[0].lstrip("-")
 
 
 def choices_of(setting: Option) -> tuple[str, ...]:
-    """A setting's values, or () if any number or text will do."""
+    """Return the words that a setting's value can be; () if it is a number or any text."""
     return ("on", "off") if setting.kind is bool else setting.words
 
 
 def usage_of(setting: Option) -> str:
-    """Words for what a user may type as a setting's value."""
+    """Say in words what a user may type as the value of a setting."""
     if choices := choices_of(setting):
         return " or ".join(choices)
     if setting.name == "logit_bias":
@@ -58,7 +58,7 @@ def usage_of(setting: Option) -> str:
 
 
 def read(setting: Option, text: str) -> Value:
-    """The value that a user typed. Raises UsageError if it has the wrong type."""
+    """Convert a user's `text` to a value of `setting`. Raises UsageError if the text has the wrong type."""
     text = check_text(text.strip(), key_of(setting))
     several = isinstance(setting.default, tuple)
     if text.lower() in NOTHING and (several or setting.kind is str):
@@ -79,7 +79,7 @@ def read(setting: Option, text: str) -> Value:
 
 
 def _unescaped(word: str) -> str:
-    """A word of a list, quoted or not, with JSON's escapes such as \\n decoded if they are valid."""
+    """Return a word of a list without double quotes, and with valid JSON escapes such as \\n decoded."""
     try:
         return str(json.loads(word if word.startswith('"') else f'"{word}"', strict=False))
     except ValueError:
@@ -87,7 +87,7 @@ def _unescaped(word: str) -> str:
 
 
 def show(setting: Option, value: Value) -> str:
-    """A value as one short line that can be typed again; a long text is cut."""
+    """Return a value as one line that a user could type; a text is cut to 40 characters."""
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, str):
@@ -122,11 +122,11 @@ class ChatSettings(AnswerSettings):
 
     @property
     def values(self) -> dict[str, Any]:
-        """Every setting by field name."""
+        """Every setting of the chat by field name."""
         return {**vars(self), **vars(self.decode_settings), **vars(self.sampling)}
 
     def with_values(self, changes: Mapping[str, Value]) -> ChatSettings:
-        """The settings with some fields changed together. Raises UsageError for values out of range."""
+        """Return the settings with `changes`, by field name, applied. Raises UsageError for values out of range."""
 
         def own(part: object) -> dict[str, Any]:
             return {field: value for field, value in changes.items() if field in vars(part)}
@@ -137,16 +137,14 @@ class ChatSettings(AnswerSettings):
 
     @property
     def json(self) -> dict[str, Any]:
-        """Every setting as JSON. Biases are written as on the command line, since JSON has no -inf."""
+        """Every setting by field name, for JSON. Logit biases are texts as on the command line: JSON has no -inf."""
         own = {field: self.values[field] for field in IN_FILES}
         return own | {"logit_bias": [bias_words(*bias) for bias in self.sampling.logit_bias]}
 
 
 def settings_from_json(found: object) -> ChatSettings:
-    """The settings that `ChatSettings.json` wrote; missing ones have their defaults, unknown ones are ignored.
-
-    Raises UsageError for other JSON.
-    """
+    """Return the settings in `found`, as `ChatSettings.json` wrote them: missing fields have their defaults, unknown
+    fields are ignored. Raises UsageError if `found` is not an object or a value is impossible."""
     if not isinstance(found, dict):
         raise UsageError('"settings" is not an object')
     known = {field: value for field, value in found.items() if field in IN_FILES}
@@ -165,7 +163,7 @@ def _read_json(setting: Option, found: object) -> Value:
 
 
 def find_setting(typed: str) -> Option:
-    """The setting with a flag's or field's name. Raises UsageError for a name that /set does not accept."""
+    """Return the setting with this flag or field name. Raises UsageError for a name that /set does not accept."""
     name = typed.strip().lstrip("-").replace("_", "-")
     if found := BY_KEY.get(name) or BY_KEY.get(name.lower()):
         return found
@@ -173,35 +171,35 @@ def find_setting(typed: str) -> Option:
     raise UsageError(f"there is no setting {typed!r}", did_you_mean(name, BY_KEY, otherwise))
 
 
-def adjust(now: ChatSettings, key: str, value: str) -> ChatSettings:
-    """The settings with one key changed. `value`: as typed; `default` resets the key. Raises LacliError."""
+def adjust(settings: ChatSettings, key: str, value: str) -> ChatSettings:
+    """Return the settings with `key` set to the typed `value`; "default" resets it. Raises LacliError if impossible."""
     setting = find_setting(key)
     found = setting.default if value.strip().lower() == "default" else read(setting, value)
     setting.check(found, key.strip())
-    return now.with_values({setting.name: found})
+    return settings.with_values({setting.name: found})
 
 
-def changes_in_words(now: ChatSettings, new: ChatSettings) -> str:
-    """The settings that differ, each with both values; "" for none."""
+def changes_in_words(old: ChatSettings, new: ChatSettings) -> str:
+    """Return the settings that differ, each with its old and new value, in words; "" if none differ."""
     return ", ".join(
-        f"{key_of(each)}: {show(each, now.values[each.name])} -> {show(each, new.values[each.name])}"
+        f"{key_of(each)}: {show(each, old.values[each.name])} -> {show(each, new.values[each.name])}"
         for each in SETTINGS.values()
-        if now.values[each.name] != new.values[each.name]
+        if old.values[each.name] != new.values[each.name]
     )
 
 
-def all_settings(now: ChatSettings) -> str:
-    """Every setting: first values that are not the default, then the others by heading."""
+def all_settings(settings: ChatSettings) -> str:
+    """Return all settings in words: first the ones that are not at their default, then the others by heading."""
     groups = {heading: list[str]() for heading in ("Changed", *HEADINGS)}
     for each in SETTINGS.values():
-        value = now.values[each.name]
+        value = settings.values[each.name]
         own = next(heading for heading, of in HEADINGS.items() if each.name in options_of(of))
         groups[own if value == each.default else "Changed"].append(f"{key_of(each)} {show(each, value)}")
     shown = [f"{heading}:\n  {', '.join(found)}" for heading, found in groups.items() if found]
     return "\n".join([*shown, "/set KEY VALUE changes, /set KEY default resets"])
 
 
-def one_setting(now: ChatSettings, setting: Option) -> str:
-    """A setting's value, its default and its possible values."""
-    value, default = show(setting, now.values[setting.name]), show(setting, setting.default)
+def one_setting(settings: ChatSettings, setting: Option) -> str:
+    """Return a sentence with a setting's value, its default and its possible values."""
+    value, default = show(setting, settings.values[setting.name]), show(setting, setting.default)
     return f"{key_of(setting)} is {value} ({default} is the default); write {usage_of(setting)}"

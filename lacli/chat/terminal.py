@@ -1,6 +1,6 @@
-"""Line editing on a terminal: history, several lines, completion, an editor, and a status line.
+"""Line editing on a terminal: history, messages of several lines, completion, an editor, and a status line.
 
-The only file that imports prompt_toolkit. It is imported when a chat has a terminal.
+This is the only file that imports prompt_toolkit. It is imported only for a chat on a terminal.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from lacli.text.files import check_text
 
 
 class TerminalLines:
-    """Line editing on the process's own terminal, which both stdin and stdout must be."""
+    """Reads lines with line editing. Both stdin and stdout must be the terminal. `status`: as in `open_lines`."""
 
     def __init__(self, status: Callable[[int], str], history: Path | None, color: Switch) -> None:
         self._status_line = status
@@ -88,7 +88,7 @@ class TerminalLines:
 
 
 def _keys() -> KeyBindings:
-    """The keys that differ from prompt_toolkit's emacs keys."""
+    """Return the key bindings that differ from prompt_toolkit's emacs keys: Enter, Alt-Enter and Ctrl-C."""
     keys = KeyBindings()
     typing = has_focus(DEFAULT_BUFFER)
 
@@ -117,7 +117,7 @@ def _keys() -> KeyBindings:
 
 
 class Completions(Completer):
-    """Completes slash commands, their settings and files, but not messages."""
+    """Completes slash commands, settings of /set and names of files; messages are not completed."""
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
         name, space, argument = document.text_before_cursor.partition(" ")
@@ -141,7 +141,7 @@ class Completions(Completer):
 
 
 class KeptHistory(FileHistory):
-    """A history that ignores a full disk."""
+    """A history in a file. A line that cannot be written, for example on a full disk, is left out without an error."""
 
     def store_string(self, string: str) -> None:
         with suppress(OSError):
@@ -149,7 +149,7 @@ class KeptHistory(FileHistory):
 
 
 def kept_history(path: Path | None) -> History:
-    """The lines of a file that only its owner can read; in memory only if the file cannot be used."""
+    """Return the history in the file `path`, which only its owner can read; without a usable file, one in memory."""
     if path:
         with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -159,7 +159,7 @@ def kept_history(path: Path | None) -> History:
 
 
 def _output() -> Output:
-    """stdout for prompt_toolkit, with the status line right below the typed line.
+    """Return prompt_toolkit's output to stdout, with the status line right below the typed line.
 
     The terminal is never asked for its cursor position: some do not answer, and a late answer would count as typed
     text.

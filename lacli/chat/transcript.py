@@ -1,6 +1,6 @@
-"""A chat in a file of JSON Lines, the format of /save, /load, --log and --load.
+"""Chats in a file of JSON Lines, the format of /save, /load, --log and --load.
 
-A chat is one line about it (model, template, system prompt, settings), then a line for each message. A log may hold
+A chat is one line with its model, template, system prompt and settings, then a line for each message. A log may hold
 several chats.
 """
 
@@ -32,7 +32,7 @@ MESSAGE = TypeAdapter(Message)
 
 
 class Head(BaseModel):
-    """The first line of a chat."""
+    """The first line of a chat. The fields have the meaning of `SavedChat`'s."""
 
     model_config = ConfigDict(strict=True, protected_namespaces=())
 
@@ -50,9 +50,9 @@ class Head(BaseModel):
 class SavedChat:
     """A conversation with everything needed to continue it.
 
-    `model`, `template`: an absolute path, or a name as typed; "" as template is the model's own. `context`: cells as
-    given to -c, 0 for the default. `prompt_cache`: an existing file, or "". `damaged`: numbers of the lines left out.
-    `path`: the absolute path of the file it was read from.
+    `model`, `template`: an absolute path, or a name as typed; template "" is the model's own. `context`: cells as given
+    to -c, 0 for the default. `prompt_cache`: an existing file, or "". `damaged`: numbers (from 1) of lines left out.
+    `path`: the absolute path of the file that the chat was read from.
     """
 
     model: str = ""
@@ -66,7 +66,7 @@ class SavedChat:
 
     @property
     def damage(self) -> str:
-        """A sentence about the damaged lines, or ""."""
+        """A sentence that names the damaged lines, "" if there are none."""
         lines = ", ".join(map(str, self.damaged))
         return f"damaged lines of {self.path} are left out: {lines}" if lines else ""
 
@@ -86,15 +86,14 @@ def absolute(path: str | Path) -> str:
 
 
 def movable(name: str) -> str:
-    """The name of a model or template for use from any folder: a file's name becomes absolute."""
+    """Return the name of a model or template for use from any folder: a file's absolute path, or `name` unchanged."""
     return absolute(name) if os.path.isfile(os.path.expanduser(name)) else name
 
 
 def write_chat(path: str | Path, chat: SavedChat, *, replaces: bool = True) -> None:
-    """Write a chat in one go, so that readers see the old or the new file whole. A new file is readable by its owner
-    only.
+    """Write a chat to a file in one step, so that it is never half written. Only the owner can read a new file.
 
-    Raises LacliError if the file is not a saved chat, or is one and `replaces` is False.
+    Raises LacliError if the file cannot be written or is no saved chat, or if it is one and `replaces` is False.
     """
     if _read_target(path) and not replaces:
         raise LacliError(f"{path} holds another chat", "give another name")
@@ -105,10 +104,10 @@ def write_chat(path: str | Path, chat: SavedChat, *, replaces: bool = True) -> N
 
 
 class Log(Closing):
-    """--log: a file that gets the chat after each turn, after its earlier content. Without a path, writes nothing."""
+    """The file of --log. The chat is written after the file's earlier content. Without a path nothing is written."""
 
     def __init__(self, path: str | None) -> None:
-        """Raises LacliError if the file cannot be written, holds something else or is another chat's log."""
+        """Open the log. Raises LacliError if it cannot be written, is no saved chat, or another chat is writing it."""
         self._path = path
         self._file: IO[bytes] | None = None
         self._start, self._last = 0, b""
@@ -127,7 +126,7 @@ class Log(Closing):
             raise LacliError(f"cannot write the log {path}: {reason_of(error)}", "give another file") from error
 
     def update(self, chat: SavedChat) -> None:
-        """Write the chat as it is now over its earlier state. Raises LacliError, once, if that fails."""
+        """Replace the chat's earlier state in the log. Raises LacliError if that fails; later calls do nothing."""
         lines = chat.lines if chat.conversation.messages else b""
         same = len(os.path.commonprefix([self._last, lines]))
         self._last = lines
@@ -143,7 +142,7 @@ class Log(Closing):
                 raise LacliError(what, "/save writes the chat to another file") from error
 
     def begin(self) -> None:
-        """Keep the chat so far and start another after it."""
+        """Keep the chat so far: the next `update` begins another chat after it."""
         self._start, self._last = self._start + len(self._last), b""
 
     def close(self) -> None:
@@ -152,9 +151,9 @@ class Log(Closing):
 
 
 def read_chat(path: str | Path) -> SavedChat:
-    """Read the last chat of a file that has messages. Damaged lines are left out.
+    """Return the last chat of a file that has messages; if none has, the last chat. Damaged lines are left out.
 
-    A damaged last line is not reported: a log may end in the middle of it. Raises LacliError if the file holds no chat.
+    A damaged last line is not reported: a log may end within a line. Raises LacliError if the file holds no chat.
     """
     raw = read_raw(str(path)).removeprefix(codecs.BOM_UTF8)
     chats, damaged = list[SavedChat](), []
@@ -178,11 +177,11 @@ def read_chat(path: str | Path) -> SavedChat:
 
 
 def _begin_chat(found: object, where: str) -> SavedChat:
-    """The chat that a first line begins. Raises LacliError if the line is damaged: its messages have no other chat."""
+    """Return a chat without messages from its first line. Raises LacliError about `where` if the line is damaged."""
     try:
         head = checked(Head, found)
         if head.version > VERSION:
-            raise UsageError(f"it has format {head.version}, and this lacli reads {VERSION}", "use a newer lacli")
+            raise UsageError(f"its format is {head.version}, and this lacli reads {VERSION}", "use a newer lacli")
         settings = settings_from_json(head.settings)
     except UsageError as error:
         raise LacliError(f"{where} begins no chat: {error.what}", error.hint or "/save writes one") from error
@@ -191,7 +190,7 @@ def _begin_chat(found: object, where: str) -> SavedChat:
 
 
 def _read_target(path: str | Path) -> bytes:
-    """The bytes of a file to write: saved chats or nothing. Raises LacliError if it holds anything else."""
+    """Return the content of a file to be written: saved chats, or b"" for none. Raises LacliError for other content."""
     target = Path(os.path.expanduser(path))
     if target.is_symlink() or (target.exists() and not target.is_file()):
         raise LacliError(f"{path} is no ordinary file", "give the name of a file, or a new name")

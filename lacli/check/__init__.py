@@ -1,1 +1,1 @@
-"""Is every mode's text plain decoding's own? Comparison, replay in other batch shapes, judges and the report."""
+"""The check whether every mode's text is plain decoding's: comparison, replay of the batches, verdict and report."""

@@ -41,7 +41,7 @@ OpenContext = Callable[[DecodeSettings], AbstractContextManager[Context]]
 class Run:
     """One answer of a mode, compared with plain decoding's.
 
-    `steps`: up to a failed step. `failure`: why llama.cpp refused a step that plain decoding took; always a bug.
+    `steps`: up to a failed one. `difference`: None for equal tokens. `failure`: why a step was refused (a bug), or "".
     """
 
     steps: tuple[Step, ...]
@@ -50,7 +50,7 @@ class Run:
 
     @property
     def tokens(self) -> list[int]:
-        """The generated ids, an end token included."""
+        """The generated tokens, with the end token if there is one."""
         return [token for step in self.steps for token in step.tokens]
 
     @property
@@ -62,10 +62,10 @@ class Run:
 
 @dataclass
 class Comparison(Closing):
-    """Answers prompts plainly and in other modes; close it before the model, or use it in `with`.
+    """Answers prompts plainly and in other modes. Close it before the model, or use it in `with`.
 
     `max_tokens`: limit of an answer. `plainly`: settings of plain decoding. `sampler`: draws the tokens, None for
-    greedy. `repeats`: equal batches give equal bits, as on the CPU. `cost`: assumed step costs.
+    greedy. `repeats`: equal batches give equal bits, as on the CPU. `cost`: step costs that mode auto assumes.
     """
 
     open_context: OpenContext
@@ -81,12 +81,12 @@ class Comparison(Closing):
         self.plain_context = self._closing.enter_context(self.open_context(self.plainly))
 
     def steps(self, context: Context, settings: DecodeSettings, prompt: Sequence[int]) -> Iterator[Step]:
-        """Decode an answer in a new engine."""
+        """Decode an answer in a new engine and yield its steps."""
         options = SequenceOptions(self.max_tokens, SampleAndMatch(self.sampler) if self.sampler else None)
         return Engine(context, settings, cost=self.cost).steps(prompt, options)
 
     def plain(self, prompt: Sequence[int]) -> list[int]:
-        """Plain decoding's tokens; a prompt is decoded once."""
+        """Return plain decoding's tokens after `prompt`. They are decoded once and kept."""
         key = tuple(prompt)
         if key not in self._plain:
             steps = self.steps(self.plain_context, self.plainly, prompt)
@@ -94,14 +94,14 @@ class Comparison(Closing):
         return self._plain[key]
 
     def run(self, settings: DecodeSettings, prompts: Sequence[Sequence[int]]) -> Iterator[Run]:
-        """Answer each prompt with an engine of its own, in one context."""
+        """Answer each prompt with `settings` and yield its run. All use one context, and each uses a new engine."""
         with self.open_context(settings) as opened:
             context = BatchRecorder(opened)
             for prompt in prompts:
                 yield self.one(context, settings, prompt)
 
     def one(self, context: BatchRecorder, settings: DecodeSettings, prompt: Sequence[int]) -> Run:
-        """Answer one prompt in a context that may have answered others before."""
+        """Answer one prompt and compare it with plain decoding. The context may have decoded other prompts before."""
         expected = self.plain(prompt)
         steps: list[Step] = []
         failure = ""
@@ -117,9 +117,9 @@ class Comparison(Closing):
     def difference(
         self, context: BatchRecorder, prompt: Sequence[int], expected: Sequence[int], steps: Sequence[Sequence[int]]
     ) -> Difference | None:
-        """Return the first difference of the steps' tokens from plain decoding's `expected` tokens, or None.
+        """Return the first difference between the tokens of `steps` and plain decoding's `expected` ones, or None.
 
-        `context`: has decoded the steps since its last clear; it replays them.
+        `context`: has recorded the batches of `steps` since its last clear; it decodes the replay too.
         """
         tokens = [token for step in steps for token in step]
         at = common_prefix(expected, tokens)
@@ -140,7 +140,7 @@ class Comparison(Closing):
                 chosen.append(self.sampler.draw(logits) if self.sampler else int(logits.argmax()))
                 replayed = logits.copy()
         except (Mismatch, LacliError):
-            # Tokens from a broken cache may not decode again.
+            # Tokens from a broken cache may fail to decode again.
             return unexplained
         logits = plain_logits(self.plain_context, prompt, expected[:at], self.plainly)
         margin, rounding = float(logits[plain]) - float(logits[other]), largest_difference(logits, replayed)
@@ -189,7 +189,7 @@ class ModeResult:
 
 @dataclass
 class CheckResult:
-    """Results for `prompts` prompts, at most `predict` tokens an answer. `stopped`: early, by Ctrl-C."""
+    """Results of a check: `prompts` prompts, at most `predict` tokens an answer. `stopped`: Ctrl-C ended it early."""
 
     modes: list[ModeResult]
     prompts: int
@@ -201,8 +201,8 @@ class CheckResult:
         return count(run for mode in self.modes for run in mode.runs)
 
     @property
-    def partings(self) -> Iterator[tuple[ModeName, int, Run]]:
-        """The answers that differ from plain decoding's, with the mode and the prompt's number from 1."""
+    def differing(self) -> Iterator[tuple[ModeName, int, Run]]:
+        """The answers that differ from plain decoding's, each after its mode and the prompt's number from 1."""
         for mode in self.modes:
             for number, run in enumerate(mode.runs, start=1):
                 if run.verdict != "identical":
@@ -225,11 +225,11 @@ def check_modes(
     repeats: bool = True,
     progress: Callable[[str], None] = lambda sentence: None,
 ) -> CheckResult:
-    """Answer tokenised prompts plainly and in each of `modes`, at most `max_tokens` tokens each.
+    """Answer tokenised prompts plainly and in each of `modes`, and compare the answers of at most `max_tokens` tokens.
 
     `sampler`: draws the tokens, None for greedy. `repeats`: equal batches give equal bits. `progress`: gets a sentence
-    before each slow part. Ctrl-C ends the check with its results so far. Before any mode has answered, it raises
-    KeyboardInterrupt.
+    before each slow part. Ctrl-C ends the check early: it returns the results so far, or raises KeyboardInterrupt if no
+    mode has answered yet.
     """
     result = CheckResult([], len(prompts), max_tokens)
     if not modes:
@@ -243,7 +243,7 @@ def check_modes(
             for settings in modes:
                 progress(f"{settings.mode}: the same prompts")
                 result.modes.append(ModeResult(settings, []))
-                # Answers before an interrupt stay.
+                # The answers before a Ctrl-C stay in the result.
                 result.modes[-1].runs.extend(comparison.run(settings, prompts))
         except KeyboardInterrupt:
             result.modes = [each for each in result.modes if each.runs]
@@ -254,10 +254,10 @@ def check_modes(
 
 
 def fixed_seed(sampling: SamplingSettings) -> SamplingSettings:
-    """The settings with a fixed seed instead of a random one, so that a check can be repeated."""
+    """Return the settings with a fixed seed instead of a random one, so that a check can be repeated."""
     return replace(sampling, seed=7) if sampling.seed < 0 else sampling
 
 
 def checked_modes(settings: DecodeSettings, only: ModeName | None = None) -> list[DecodeSettings]:
-    """The settings of the modes to check: all that draft, or `only` one."""
+    """Return `settings` with each mode to check: all modes that draft, or `only` one."""
     return [replace(settings, mode=mode) for mode in ((only,) if only else MODES[1:])]

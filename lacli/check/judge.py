@@ -1,8 +1,8 @@
 """Judges a difference from plain decoding, rounding or a bug, by a replay in the batches of the mode's run.
 
 The replay decodes the prompt and plain decoding's tokens as one chain, each in the row and cell of the mode's run. It
-uses neither the mode's masks nor its cache calls. If the model chooses the mode's token in the replay too, it is
-rounding, at any margin, otherwise a bug (docs/internals/exactness.md).
+uses neither the mode's masks nor its cache calls. If the model chooses the mode's token in the replay too, rounding
+explains the difference, at any margin; otherwise it is a bug (docs/internals/exactness.md).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ Verdict = Literal["rounding", "unclear", "bug"]
 class Difference:
     """The first difference of an answer from plain decoding's.
 
-    `at`: index among the generated tokens. `plain`, `other`: the two tokens, None after an end. `margin`: plain's logit
-    of its own token less its logit of the other. `rounding`: the largest difference between plain's and the replay's
-    logits there. `verdict`: unclear if the replay's bits may differ from the run's, as on a GPU.
+    `at`: index among the generated tokens. `plain`, `other`: the token of plain decoding and of the mode, None after
+    the end. `margin`: plain decoding's logit of `plain` less its logit of `other`. `rounding`: the largest difference
+    between its logits and the replay's. `verdict`: unclear if the replay's bits may differ from the run's, as on a GPU.
     """
 
     at: int
@@ -42,12 +42,12 @@ class Difference:
 
 
 def within(margin: float, rounding: float) -> bool:
-    """Whether rounding could close a margin: it may move each of two logits towards the other."""
+    """Return whether rounding explains a margin: it may move both logits towards each other, each by `rounding`."""
     return margin <= 2 * rounding
 
 
 def largest_difference(logits: Floats, others: Floats) -> float:
-    """The largest difference of two arrays of logits; equal infinities are equal."""
+    """Return the largest difference between two arrays of logits; equal infinities do not differ."""
     with np.errstate(invalid="ignore"):
         return float(np.where(logits == others, 0, np.abs(logits - others)).max())
 
@@ -55,7 +55,7 @@ def largest_difference(logits: Floats, others: Floats) -> float:
 def plain_logits(
     context: Context, prompt: Sequence[int], tokens: Sequence[int], settings: DecodeSettings = PLAIN
 ) -> Floats:
-    """Plain decoding's logits, (vocabulary,), after the prompt and its own `tokens`; clears the context."""
+    """Return plain decoding's logits, (vocabulary,), after `prompt` and its own answer `tokens`; clears the context."""
     given = _Given(tokens)
     for _ in Engine(context, settings).steps(prompt, SequenceOptions(len(tokens) + 1, given)):
         pass
@@ -63,7 +63,7 @@ def plain_logits(
 
 
 class _Given:
-    """A verifier that chooses the given tokens and keeps the logits after them."""
+    """A verifier that chooses the given tokens one by one, and keeps the logits after the last of them."""
 
     def __init__(self, tokens: Sequence[int]) -> None:
         self._tokens = iter(tokens)
@@ -81,7 +81,7 @@ class _Given:
 
 
 class Mismatch(Exception):
-    """Accepted tokens do not follow from the decoded batches: a bug in the mode."""
+    """The recorded batches cannot have given the accepted tokens: a bug in the mode."""
 
 
 Passing: Any = object
@@ -89,34 +89,34 @@ Passing: Any = object
 
 
 class BatchRecorder(Passing):  # type: ignore[misc]
-    """A context that passes everything on to another one and records the batches since its last clear."""
+    """A context that forwards all calls to another context, and records the batches since its last clear."""
 
-    def __init__(self, engine: Context) -> None:
-        self.engine = engine
+    def __init__(self, context: Context) -> None:
+        self.context = context
         self.decoded: list[list[BatchRow]] = []
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.engine, name)
+        return getattr(self.context, name)
 
     def decode(self, batch: Batch) -> bool:
         rows = batch.read()
-        fits = self.engine.decode(batch)
+        fits = self.context.decode(batch)
         if fits:
             self.decoded.append(rows)
         return fits
 
     def clear(self) -> None:
         self.decoded = []
-        self.engine.clear()
+        self.context.clear()
 
 
 def replay(
     context: BatchRecorder, prompt: Sequence[int], steps: Sequence[Sequence[int]], text: Sequence[int]
 ) -> Iterator[Floats]:
-    """Decode a prompt and `text` in the shapes of the context's recorded batches; clears the context.
+    """Decode `prompt` and `text` again in the shapes of the context's recorded batches; clears the context.
 
-    Yields the logits, (vocabulary,), after the prompt and each token of `text`; read them before the next. `steps`: the
-    tokens of each recorded step, which begin with `text`. Raises Mismatch if the batches cannot have given the tokens.
+    Yields the logits, (vocabulary,), after the prompt and each token of `text`, which hold until the next. `steps`: the
+    tokens of each recorded step; the first ones are `text`. Raises Mismatch if the batches cannot have given them.
     """
     recorded, tokens, taken = context.decoded, [*prompt, *text], iter(steps)
     scratch = 1 if context.ids > 1 else 0
@@ -125,17 +125,17 @@ def replay(
     for rows in recorded:
         past, kept = rows[0].position, [*range(len(rows))]
         if past > length:
-            raise Mismatch(f"a batch begins at position {past}, and {length} tokens have cells")
+            raise Mismatch(f"a batch begins at position {past}, but only {length} tokens have cells")
         outputs = [row.output for row in rows]
         is_step = any(outputs)
         if is_step:
             step, root = next(taken, ()), outputs.index(True)
             end = begin + len(step)
             kept = [*range(root), *accepted_rows(rows, root, text[begin : min(end - 1, len(text))])]
-        # Accepted tokens whose cells the mode has dropped come again in the next batch.
+        # The next batch repeats accepted tokens whose cells the mode has freed.
         context.remove(0, past, -1)
         if not context.decode(_lay_out(rows, kept, tokens, scratch)):
-            raise Mismatch("a batch finds no cells, though it did in the recorded run")
+            raise Mismatch("no cells are free for a batch that had cells in the recorded run")
         length = past + len(kept)
         if is_step:
             for row in kept[root:]:
@@ -148,23 +148,21 @@ def replay(
 
 
 def accepted_rows(rows: Sequence[BatchRow], root: int, tokens: Sequence[int]) -> list[int]:
-    """The rows of a step's input, row `root`, and of the accepted tokens below. Raises Mismatch for a missing row."""
+    """Return indices of `rows`: `root`, and one for each accepted token. Raises Mismatch for a token without a row."""
     found = [root]
     for depth, token in enumerate(tokens, start=1):
         place, above = (token, rows[root].position + depth), set(rows[found[-1]].ids)
         below = (at for at, row in enumerate(rows) if row[:2] == place and above.issuperset(row.ids))
         row = next(below, None)
         if row is None:
-            raise Mismatch(f"token {token} was accepted {depth} deep, and no row has it there")
+            raise Mismatch(f"token {token} was accepted at depth {depth}, and no row has it there")
         found.append(row)
     return found
 
 
 def _lay_out(rows: Sequence[BatchRow], kept: Sequence[int], tokens: Sequence[int], scratch: int) -> Batch:
-    """Return the same rows: the kept rows are a chain of `tokens` with id 0, all others have id `scratch`.
-
-    If the context has id 0 alone, the others come after the chain.
-    """
+    """Return a batch of the shape of `rows`. Rows with an index in `kept` become a chain of `tokens` with id 0, all
+    others have id `scratch`. If the context has id 0 alone, the other rows come after the chain."""
     past = rows[0].position
     if past + len(kept) > len(tokens):
         raise Mismatch("a batch has more tokens than the text")

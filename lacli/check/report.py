@@ -18,7 +18,7 @@ from lacli.text.format import align_columns, counted
 
 
 def as_lines(engine: ModelEngine, result: CheckResult, width: int = 0) -> str:
-    """The verdict with advice, the setup, and a table a question; `width`: of the terminal, or 0."""
+    """Return the report: verdict with advice, setup, tables of modes and differences. `width`: the terminal's, or 0."""
     settings = engine.model_settings
     strict = " --strict" if engine.settings.strict else ""
     heading = (
@@ -37,16 +37,16 @@ def as_lines(engine: ModelEngine, result: CheckResult, width: int = 0) -> str:
         asked = f"{counted(result.prompts, 'prompt')}, at most {counted(result.predict, 'token')} each"
         header = ["mode", "identical", "rounding", "BUG", "tokens a step"]
         parts.append(_table(f"Modes compared with plain decoding: {asked}", header, rows, range(1, 5), width))
-    if partings := list(result.partings):
-        parts.append(_difference_table(engine, partings, width))
+    if differing := list(result.differing):
+        parts.append(_difference_table(engine, differing, width))
     return "\n\n".join(parts)
 
 
 def conclusion(engine: ModelEngine, result: CheckResult) -> list[str]:
-    """The verdict and advice for an exact setup, a paragraph each."""
+    """Return the verdict and, if texts differ by rounding, advice for an exact setup, a paragraph each."""
     verdict = _verdict(result)
     if result.stopped:
-        verdict = f"Stopped early: this is about the finished answers. {verdict}"
+        verdict = f"Stopped early: only the finished answers count. {verdict}"
     if result.verdict != "rounding":
         return [verdict]
     why = "llama.cpp rounds a batch of many rows in another way than one row. If two tokens are almost equally likely,"
@@ -62,9 +62,9 @@ def _verdict(result: CheckResult) -> str:
     if counts.bugs:
         return f"BUG: rounding does not explain {counts.bugs} of {texts}. Please report this with the output of --json."
     if counts.rounding:
-        part = "parts" if counts.rounding == 1 else "part"
-        sentence = f"No bug was found: {counts.rounding} of {texts} {part} from plain decoding's, by rounding"
-        if unclear := sum(run.verdict == "unclear" for _, _, run in result.partings):
+        differ = "differs" if counts.rounding == 1 else "differ"
+        sentence = f"No bug was found: {counts.rounding} of {texts} {differ} from plain decoding's, by rounding"
+        if unclear := sum(run.verdict == "unclear" for _, _, run in result.differing):
             return f"{sentence} or, in {unclear} of them, a bug: a GPU may not repeat its own numbers."
         return f"{sentence} alone."
     if counts.answers:
@@ -72,16 +72,16 @@ def _verdict(result: CheckResult) -> str:
     return "No mode was checked, so there are no texts to compare."
 
 
-def _difference_table(engine: ModelEngine, partings: Sequence[tuple[ModeName, int, Run]], width: int) -> str:
+def _difference_table(engine: ModelEngine, differing: Sequence[tuple[ModeName, int, Run]], width: int) -> str:
     rows = []
-    for mode, number, run in partings:
-        if (parting := run.difference) is None:
+    for mode, number, run in differing:
+        if (difference := run.difference) is None:
             rows.append([mode, str(number), str(len(run.tokens)), "", "", f"BUG: {run.failure}"])
             continue
         verdict = "BUG" if run.verdict == "bug" else run.verdict
-        tokens = [_shown(engine, parting.plain), _shown(engine, parting.other)]
-        numbers = f"margin {parting.margin:.3g}, logits move {parting.rounding:.3g}"
-        rows.append([mode, str(number), str(parting.at), *tokens, f"{verdict}: {numbers}"])
+        tokens = [_shown(engine, difference.plain), _shown(engine, difference.other)]
+        numbers = f"margin {difference.margin:.3g}, logits move {difference.rounding:.3g}"
+        rows.append([mode, str(number), str(difference.at), *tokens, f"{verdict}: {numbers}"])
     title = (
         "First differences: how much higher the logit of plain's token is (margin), how far the mode's batches move "
         "logits. Rounding: with plain's tokens in the same batches the model gives the mode's token too"
@@ -101,12 +101,12 @@ def _shown(engine: ModelEngine, token: int | None) -> str:
 
 
 def token_text(engine: ModelEngine, token: int | None) -> str | None:
-    """The text of a token; broken bytes are replaced."""
+    """Return the text of a token, None for None. Bytes that are not UTF-8 are replaced."""
     return None if token is None else engine.model.piece(token, special=True).decode("utf-8", "replace")
 
 
 def as_json(engine: ModelEngine, result: CheckResult) -> dict[str, Any]:
-    """One object, described in docs/internals/exactness.md; null for a number that does not exist."""
+    """Return a check's result as a JSON object, described in docs/internals/exactness.md. Missing numbers are None."""
     decode_settings, sampling = engine.settings, engine.sampling
     return {
         "model": str(engine.model.path),
@@ -137,22 +137,22 @@ def as_json(engine: ModelEngine, result: CheckResult) -> dict[str, Any]:
             }
             for mode in result.modes
         ],
-        "differences": [_parting_json(engine, *parting) for parting in result.partings],
+        "differences": [_difference_json(engine, *each) for each in result.differing],
     }
 
 
-def _parting_json(engine: ModelEngine, mode: ModeName, number: int, run: Run) -> dict[str, Any]:
-    parting = run.difference or Difference(len(run.tokens), None, None, math.nan, math.nan, "bug")
+def _difference_json(engine: ModelEngine, mode: ModeName, number: int, run: Run) -> dict[str, Any]:
+    difference = run.difference or Difference(len(run.tokens), None, None, math.nan, math.nan, "bug")
     return {
         "mode": mode,
         "prompt": number,
-        "position": parting.at,
-        "plain_token": parting.plain,
-        "plain_text": token_text(engine, parting.plain),
-        "token": parting.other,
-        "text": token_text(engine, parting.other),
-        "margin": parting.margin if math.isfinite(parting.margin) else None,
-        "logit_difference": parting.rounding if math.isfinite(parting.rounding) else None,
+        "position": difference.at,
+        "plain_token": difference.plain,
+        "plain_text": token_text(engine, difference.plain),
+        "token": difference.other,
+        "text": token_text(engine, difference.other),
+        "margin": difference.margin if math.isfinite(difference.margin) else None,
+        "logit_difference": difference.rounding if math.isfinite(difference.rounding) else None,
         "verdict": run.verdict,
         "failure": run.failure or None,
     }

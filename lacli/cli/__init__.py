@@ -1,1 +1,1 @@
-"""The command line, one file a command: options become settings and one call, no logic."""
+"""The command line, one file a command. A command turns its options into settings and calls another package."""

@@ -1,4 +1,4 @@
-"""`lacli bench`: its flags, turned into settings and one call of `benchmark`."""
+"""The command `lacli bench`: turns its flags into a `BenchRequest`, and prints the report."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ DEFAULT_MODES = "lookup,lookahead,auto"
 """Without jacobi: on a CPU it takes several times as long as plain decoding, for 1.05 tokens a step."""
 
 COMPARED = ("mode", "window", "ngram", "guesses")
-"""Parameters of the comparison."""
+"""Parameters of `bench` that choose the settings to compare."""
 
 Modes = Annotated[str, typer.Option("--modes", "--mode", help="Modes to compare. Plain always runs.")]
 Window = Annotated[str, setting("-W", "--window", show_default="15", help="Columns of the window: 5 or 1,5,15.")]
 Ngram = Annotated[str, setting("-N", "--ngram", show_default="5", help="Tokens of an n-gram: 5 or 3,5.")]
-Guesses = Annotated[str, setting("-G", "--guesses", help="N-grams a step, one number or several.")]
+Guesses = Annotated[str, setting("-G", "--guesses", help="Limit a step to so many n-grams: 5 or 1,5,15.")]
 Classes = Annotated[str | None, typer.Option(help="Classes of prompts, such as code,edit,chat.")]
-Repetitions = Annotated[int | None, typer.Option("-r", "--repetitions", min=1, help="Limit each prompt to N answers.")]
+Repetitions = Annotated[int | None, typer.Option("-r", "--repetitions", min=1, help="Ask each prompt at most N times.")]
 Predict = Annotated[
     int | None,
     typer.Option("-n", "--predict", "--n-predict", "--max-tokens", min=1, help="Limit each answer to N tokens (128)."),
 ]
 Seconds = Annotated[float, typer.Option("--seconds", min=6, help="Seconds for everything, loading included.")]
 OutputFormat = Annotated[
-    Literal["text", "md", "json"], typer.Option("-o", "--output", help="Summary for people, Markdown table, or rows.")
+    Literal["text", "md", "json"], typer.Option("-o", "--output", help="text: summary; md: also a table; json: rows.")
 ]
 
 
@@ -52,7 +52,7 @@ def bench(
     quiet: options.Quiet = False,
     called: typer.Context,
 ) -> None:
-    """Compare the modes on prompts of many kinds, and say which pays.
+    """Compare the speed of the modes with plain decoding, on prompts of many kinds.
 
     Every mode answers every prompt in turn until the time is up, three minutes by default.
     """

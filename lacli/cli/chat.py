@@ -1,4 +1,4 @@
-"""`lacli chat`: its flags, turned into settings and one call of `chat`."""
+"""The command `lacli chat`: turns its flags into settings, and calls `lacli.chat.repl.chat`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ from lacli.cli import options
 from lacli.cli.options import IN_FILE, CachedLoading, PromptOptions, setting, typed, with_groups
 from lacli.settings import PRESETS
 
-Load = Annotated[
-    str | None, typer.Option("--load", metavar="FILE", help="Go on with a chat that /save or --log wrote.")
-]
+Load = Annotated[str | None, typer.Option("--load", metavar="FILE", help="Continue a chat that /save or --log wrote.")]
 LogFile = Annotated[str | None, setting("--log", metavar="FILE", help="Save the chat to a file after each turn.")]
 History = Annotated[bool, setting("--history/--no-history", help="Keep typed lines for the next chat.")]
-Commands = Annotated[bool, setting("--commands/--no-commands", help="Obey commands (/...) in piped lines.")]
+Commands = Annotated[bool, setting("--commands/--no-commands", help="Run the commands (/...) in piped lines.")]
 
 
 @with_groups(asked=options.asked, question=options.prompt_group, loading=options.loading_group(CachedLoading))
@@ -35,7 +33,7 @@ def chat(
     color: options.ColorWhen = "auto",
     called: typer.Context,
 ) -> None:
-    """Talk with a model; PROMPT is the first message. /help lists its commands."""
+    """Chat with a model. PROMPT is the first message; /help lists the commands."""
     from platformdirs import user_state_path
 
     from lacli.chat.conversation import Conversation
@@ -50,7 +48,7 @@ def chat(
     saved = SavedChat()
     settings = ChatSettings(question.max_tokens, question.stops, loading.decode_settings, loading.sampling)
     if load is not None:
-        # Saved settings hold unless the command line changes them.
+        # The saved settings apply unless the command line changes them.
         saved = read_chat(load)
         fields = {name.removesuffix(IN_FILE) for name in given}
         if "preset" in given:

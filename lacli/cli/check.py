@@ -1,4 +1,4 @@
-"""`lacli check`: open a model, check it and show the result."""
+"""The command `lacli check`: opens a model, checks its modes and prints the result."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def check(
     quiet: options.Quiet = False,
     called: typer.Context,
 ) -> None:
-    """Check whether every mode, or the one of --mode, gives the text of plain decoding.
+    """Check whether every mode, or the mode of --mode, gives the same text as plain decoding.
 
-    Eight prompts are asked, or the first turns of your own. A text that differs is judged: the batches were rounded in
-    another way, or there is a BUG (exit code 3).
+    The prompts are lacli's own eight, or the first turns of --prompts. If a text differs, a replay decides whether
+    rounding explains the difference; otherwise it is a BUG (exit code 3).
     """
     from lacli.bench.plan import by_class, read_tasks
     from lacli.check import compare
@@ -43,10 +43,10 @@ def check(
     from lacli.terminal.screen import Screen
 
     if loading.model_settings.replicas > 1 or loading.model_settings.rpc:
-        raise UsageError("a check compares one copy of a model on this machine", "leave --replicas and --rpc out")
+        raise UsageError("lacli check runs one copy of a model, on this machine", "leave out --replicas and --rpc")
     if loading.sampling.draws_otherwise:
-        what = "--verify rejection draws other random numbers than plain decoding, so its text says nothing"
-        raise UsageError(what, "check with --verify match; tests compare the distributions")
+        what = "--verify rejection draws other random numbers than plain decoding, so the texts differ anyway"
+        raise UsageError(what, "use --verify match")
     screen = Screen(quiet=quiet)
     tasks = read_tasks(prompts or str(files("lacli") / "data" / "check_prompts.jsonl"))
     tasks = [task for group in by_class(tasks).values() for task in group[:each]]

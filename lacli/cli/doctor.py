@@ -1,4 +1,4 @@
-"""`lacli doctor`: the devices and faults of this installation, and the command for a better build."""
+"""The command `lacli doctor`: the devices and faults of this installation, and the command for a better build."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lacli.text.format import counted, size_in_words
 
 
 class Finding(NamedTuple):
-    """The result of a check; `todo`: what to do. better: it works and could be better. broken: lacli cannot run."""
+    """One check's result. `state` better: it works but can be improved; broken: lacli cannot run. `todo`: advice."""
 
     state: Literal["fine", "better", "broken"]
     words: str
@@ -27,9 +27,9 @@ class Finding(NamedTuple):
 
 
 def doctor() -> None:
-    """Look at this installation: what is wrong, what would be faster.
+    """Check this installation: find faults, and what could be faster.
 
-    Exit code 0 when lacli works here, 1 when something is broken. Nothing is fetched.
+    Exit code 0 if lacli works here, 1 if something is broken. Nothing is downloaded.
     """
     from lacli.hub.cache import cache_folder
     from lacli.terminal.screen import Screen
@@ -56,7 +56,7 @@ def doctor() -> None:
 
 
 def check_library() -> Finding:
-    """Load llama.cpp, and let a child process try its kernels for several rows again."""
+    """Load llama.cpp (broken if it cannot be loaded), and test its kernels in a child process (better if some fail)."""
     try:
         from lacli.llamacpp import probe
         from lacli.llamacpp.library import version
@@ -71,16 +71,16 @@ def check_library() -> Finding:
 
 
 def check_ik() -> Finding:
-    """Look for ik_llama.cpp, which is faster on processors."""
+    """Report whether ik_llama.cpp, which is faster on CPUs, is installed and can decode on this machine."""
     from lacli.engine.libraries import machine_hindrance
     from lacli.ik.context import version
 
-    told = ": ".join(machine_hindrance() or ["decodes models of tried kinds here (--engine auto)"])
+    told = ": ".join(machine_hindrance() or ["decodes tested kinds of models here (--engine auto)"])
     return Finding("fine", f"{version() or ''} {told}".strip())
 
 
 def check_devices() -> Finding:
-    """Look for a GPU that this llama.cpp uses, or could use after another build."""
+    """List the devices of llama.cpp. State "better" if this machine has a GPU that llama.cpp does not use."""
     from lacli.llamacpp.devices import devices
 
     found = devices()
@@ -91,7 +91,7 @@ def check_devices() -> Finding:
 
 
 def check_answers() -> Finding:
-    """Ask SmolLM2 for the beginning of an answer, if it is installed."""
+    """Decode 16 tokens with SmolLM2. State "better" if SmolLM2 is not installed, "broken" after any error."""
     from lacli.engine.load import open_engine
 
     if (path := smollm2_file()) is None:
@@ -101,6 +101,6 @@ def check_answers() -> Finding:
         with open_engine(path, settings, DecodeSettings(mode="lookahead")) as engine:
             for _ in engine.generate(engine.prompts.question("Name three colors."), 16).pieces:
                 pass
-    except Exception as error:  # lacli does not work, for any error
+    except Exception as error:  # any error means that lacli does not work
         return Finding("broken", f"{SMOLLM2} does not answer: {error}", f"lacli run -v {SMOLLM2} Hi shows more")
     return Finding("fine", f"{SMOLLM2} answers in mode lookahead; lacli check {SMOLLM2} compares the modes")

@@ -23,7 +23,7 @@ TYPER_USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
 """The base class of Typer's errors, without a public name in some versions."""
 
 MODELS = {"list": "list_models", "pull": "pull", "show": "show", "rm": "remove", "cost": "cost"}
-"""Functions of models.py by command; any other command has a module and a function of its name."""
+"""Functions of models.py by command. Any other command has its own module, with a function of the same name."""
 
 COMMANDS = ("run", "chat", "serve", "doctor", *MODELS, "bench", "check", "rpc-server")
 """The commands in the order of the help."""
@@ -31,18 +31,17 @@ COMMANDS = ("run", "chat", "serve", "doctor", *MODELS, "bench", "check", "rpc-se
 ANSWERING = ("run", "chat", "serve")
 
 FOREIGN = {
-    **dict.fromkeys(("-e", "--escape"), (ANSWERING, "texts are taken as they stand; $'a\\nb' has a newline in bash")),
+    **dict.fromkeys(("-e", "--escape"), (ANSWERING, "lacli decodes no escapes; $'a\\nb' has a newline in bash")),
     **dict.fromkeys(("-r", "--reverse-prompt"), (ANSWERING, "--stop TEXT ends an answer before a text")),
     **dict.fromkeys(("-f", "--file"), (("chat",), "lacli run has it, and /read FILE in a chat")),
     "--prompt-cache": (("serve",), "--slot-save-path keeps slots in files"),
     "--lora": (ANSWERING, "merge the adapter into the model's file with llama-export-lora"),
-    "--mmproj": (ANSWERING, "a prompt is a text here"),
+    "--mmproj": (ANSWERING, "lacli reads only text, no images or audio"),
 }
-"""Common flags of llama.cpp that lacli lacks: the commands with an alternative, and the hint."""
+"""Common flags of llama.cpp that lacli lacks: the commands that have an alternative, and the hint that names it."""
 
 NO_READER = 141
-"""Exit code, without a message, after the reader of standard output has ended: 128 + SIGPIPE."""
-
+"""Exit code if the reader of standard output has closed its pipe: 128 + SIGPIPE. No message is printed."""
 
 PROMPT = (*signature(options.asked).parameters, "file", "no_stdin", "raw", "prompts", "prompt_cache", "prompt_cache_ro")
 ANSWER = ("max_tokens", "stops", "grammar", "grammar_in_file", "json_schema", "json_schema_in_file", "ignore_eos")
@@ -68,7 +67,8 @@ COMMON = (
 
 
 class Command(TyperCommand):
-    """Prints the most used options under headings, or all with --help-all; takes --stats without a value."""
+    """A command whose help groups the options under headings; if there are many, only --help-all shows them all. The
+    flag --stats needs no value."""
 
     shows_all = False
 
@@ -80,7 +80,7 @@ class Command(TyperCommand):
             named = (name for name, parameters in HEADINGS.items() if each.name in parameters)
             heading = "Arguments" if each.param_type_name == "argument" else next(named, "Options")
             if is_short and each.opts[2:]:
-                # The whole list has the other spellings.
+                # --help-all shows the other spellings.
                 flags = f"{', '.join(flags.split(', ')[:2])} {flags.rpartition(' ')[2]}"
             if not is_short or heading == "Arguments" or each.name in COMMON:
                 records[heading].append((flags, told))
@@ -101,7 +101,7 @@ class Command(TyperCommand):
 
 
 def program(names: Iterable[str] = COMMANDS) -> typer.Typer:
-    """Make the program with the named commands; to skip the modules of others saves 20 ms."""
+    """Return the Typer program with the commands `names`. With one command it starts 20 ms earlier than with all."""
     made = typer.Typer(
         name="lacli",
         # Rich's panels cut long flags off in a terminal of 80 columns.
@@ -133,7 +133,7 @@ def lacli(
 
 
 def main() -> None:
-    """Run the program. A user's error ends it with one line on stderr (LACLI_DEBUG=1: a traceback)."""
+    """Run the program and exit. An error that a user can cause prints one line (with LACLI_DEBUG=1 a traceback)."""
     try:
         arguments = typed = sys.argv[1:] or ["--help"]
         if "_LACLI_COMPLETE" in os.environ:
@@ -144,7 +144,7 @@ def main() -> None:
         try:
             sys.exit(program(asked)(arguments, prog_name="lacli", standalone_mode=False))
         finally:
-            # Python's own flush is too late for an exit code and a message about a full disk.
+            # Python's own flush comes too late to report a full disk by a message and an exit code.
             if sys.stdout:
                 sys.stdout.flush()
     except KeyboardInterrupt:
@@ -168,7 +168,7 @@ def main() -> None:
 
 
 def _in_one_line(error: Any) -> LacliError:
-    """Return an error of lacli, Typer or the system as one line."""
+    """Return an error of lacli, of Typer or of the system (OSError) as a LacliError whose message is one line."""
     if isinstance(error, LacliError):
         return error
     if isinstance(error, OSError):

@@ -27,15 +27,15 @@ Models = Annotated[
     list[str],
     typer.Argument(metavar="MODEL", autocompletion=model_names, help="owner/repo[:quant], or a name of 'lacli list'."),
 ]
-Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")]
-Contexts = Annotated[str, typer.Option("--contexts", metavar="TOKENS,..", help="Numbers of tokens before a step.")]
-Rows = Annotated[str, typer.Option("--rows", metavar="ROWS,..", help="Rows of the steps: 1,4,16,64.")]
-Seconds = Annotated[float, typer.Option("--seconds", min=0.1, help="Seconds to measure.")]
-Fresh = Annotated[bool, typer.Option("--fresh", help="Measure again.")]
+Yes = Annotated[bool, typer.Option("-y", "--yes", help="Remove without asking.")]
+Contexts = Annotated[str, typer.Option("--contexts", metavar="TOKENS,..", help="Tokens before a measured step.")]
+Rows = Annotated[str, typer.Option("--rows", metavar="ROWS,..", help="Rows of a measured step: 1,4,16,64.")]
+Seconds = Annotated[float, typer.Option("--seconds", min=0.1, help="Limit the measurement to this many seconds.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Measure again instead of showing the saved result.")]
 
 
 def list_models(json: options.Json = False) -> None:
-    """List the models on this disk and names for MODEL, with sizes and the memory it takes to run."""
+    """List the models on this disk and the names for MODEL, with file sizes and the memory that running them takes."""
     from lacli.hub.report import inventory_json, inventory_text, take_inventory
     from lacli.terminal.screen import Screen
 
@@ -45,7 +45,7 @@ def list_models(json: options.Json = False) -> None:
 
 
 def pull(models: Models, offline: options.Offline = False, quiet: options.Quiet = False) -> None:
-    """Fetch models, or their newest versions, into Hugging Face's cache, and print the paths of their files."""
+    """Download models, or their newest versions, into Hugging Face's cache, and print the paths of their files."""
     from lacli.hub.download import check_file, fetch_model
     from lacli.terminal.screen import Screen
 
@@ -67,9 +67,9 @@ def show(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Show what a model is, its modes and the memory it takes.
+    """Show a model's properties, its modes and the memory that running it takes.
 
-    The memory is llama.cpp's own count for -c, -ctk, -ctv and -b, without loading the weights. Nothing is fetched.
+    llama.cpp itself counts the memory, for -c, -ctk, -ctv and -b, without loading the weights. Nothing is downloaded.
     """
     from lacli.hub.report import card_json, card_text, make_card
     from lacli.terminal.screen import Screen, loading_model
@@ -105,7 +105,7 @@ def remove(models: Models, yes: Yes = False, quiet: options.Quiet = False) -> No
 
 
 def find_to_remove(name: str, aliases: Mapping[str, Alias]) -> LocalModel:
-    """Return the cached model that MODEL names. Raises LacliError for none, several, or a file elsewhere."""
+    """Return the model in the hub's cache that `name` means. Raises LacliError if it means none there, or several."""
     from lacli.hub.cache import cached_models, matching
 
     wanted = read_name(name, aliases)
@@ -116,7 +116,7 @@ def find_to_remove(name: str, aliases: Mapping[str, Alias]) -> LocalModel:
         raise ModelLoadError(f"not on this disk: {wanted}", "lacli list shows the models")
     if found[1:]:
         choices = ", ".join(model.name for model in found)
-        raise ModelLoadError(f"{len(found)} models on this disk are {wanted}", f"name one of {choices}")
+        raise ModelLoadError(f"{len(found)} models on this disk fit {wanted}", f"name one of {choices}")
     return found[0]
 
 
@@ -134,7 +134,7 @@ def cost(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Measure what steps of many rows cost here, once for a model and its flags, and what must come of lookahead."""
+    """Measure the time of steps of many rows, save it, and say how many tokens a step lookahead needs to be faster."""
     from lacli.auto.model_cost import cost_of, measure_cost
     from lacli.auto.step_cost import LEAST_MEASURED, ROWS, MeasurePlan
     from lacli.bench.plan import parse_numbers
@@ -166,7 +166,7 @@ def cost(
     found, is_saved = cost_of(path, settings, plan, state_file(), measured, fresh=fresh, progress=screen.note)
     if not (found.is_usable or found.chain_only or chosen[1][-1] < LEAST_MEASURED):
         what = "the machine is too busy, or too slow, to time steps of enough rows"
-        raise LacliError(what, "try again when it is calm, or give more --seconds")
+        raise LacliError(what, "try again when other programs are idle, or give more --seconds")
     age = time() - found.measured_at if is_saved else None
     columns = terminal_columns()
     screen.line(

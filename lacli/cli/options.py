@@ -1,4 +1,4 @@
-"""Typer options made from the registry, in groups, and the options that commands share."""
+"""Typer options made from the settings classes, in groups, and the options that several commands share."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Made = TypeVar("Made")
 
 DEBUG = "LACLI_DEBUG"
-"""A variable without an option: `main.py` shows tracebacks if it is 1."""
+"""The environment variable that makes `main.py` show tracebacks if it is 1. It has no option."""
 
 OTHERS = {
     "--api-key": "LLAMA_API_KEY",
@@ -39,23 +39,24 @@ OTHERS = {
     "--slots": "LLAMA_ARG_ENDPOINT_SLOTS",
     "--temp": "LLAMA_ARG_TEMPERATURE",
 }
-"""llama.cpp's variables with names unlike their option's (common/arg.cpp)."""
+"""llama.cpp's environment variables whose names differ from the name of their option (common/arg.cpp)."""
 
-EPILOG = "LACLI_ and a flag's long name set a default, as LACLI_WINDOW=10 does."
+EPILOG = "Environment variables set defaults, such as LACLI_WINDOW=10 for --window."
 """The end of a command's help."""
 
 IN_FILE = "_in_file"
-"""Suffix of an option that reads a setting from a file."""
+"""Suffix of the name of an option that reads a setting from a file."""
 
 
-def setting(*names: str, **more: Any) -> Any:
-    """Declare a Typer option whose default the environment can change, by the rule in EPILOG."""
-    return typer.Option(*names, envvar=variables(*names), show_envvar=False, **more)
+def setting(*flags: str, **more: Any) -> Any:
+    """Return a Typer option with `flags`, whose default the environment variables of `variables` can set. `more`:
+    further arguments of `typer.Option`."""
+    return typer.Option(*flags, envvar=variables(*flags), show_envvar=False, **more)
 
 
-def variables(*names: str) -> list[str]:
-    """Return an option's variables: LACLI_ with each long name, then llama.cpp's."""
-    longs = [name.split("/")[0] for name in names if name.startswith("--")]
+def variables(*flags: str) -> list[str]:
+    """Return an option's environment variables: LACLI_ with each long flag, then the names that llama.cpp has."""
+    longs = [flag.split("/")[0] for flag in flags if flag.startswith("--")]
     words = [long.removeprefix("--").replace("-", "_").upper() for long in longs]
     others = [OTHERS[long] for long in longs if long in OTHERS]
     return [*(f"LACLI_{each}" for each in words), *(f"LLAMA_ARG_{each}" for each in words), *others]
@@ -64,9 +65,9 @@ def variables(*names: str) -> list[str]:
 def parameters_of(
     settings: type[Any], *, only: Collection[str] = (), without: Collection[str] = (), **shown: str
 ) -> list[Parameter]:
-    """Return a Typer option for each field with a flag; its value is None if it is not given.
+    """Return a Typer option for each field of `settings` with a help text. An option that is not given is None.
 
-    `only`: fields, () for all. `without`: fields to leave out. `shown`: other defaults for the help, by field.
+    `only`, `without`: names of fields to take (() for all) and to leave out. `shown`: defaults in the help by field.
     """
     return [
         parameter(replace(each, shown=shown.get(each.name, each.shown)))
@@ -76,22 +77,22 @@ def parameters_of(
 
 
 def given_name(context: typer.Context, given: typer.CallbackParam) -> str:
-    """Return the variable that has set an option, or else the flag as it was typed."""
+    """Return the environment variable that set the option `given`, or else its flag as typed on the command line."""
     source = context.get_parameter_source(given.name)
     if source is not None and source.name == "ENVIRONMENT":
         return next(name for name in given.envvar or () if os.environ.get(name))
     return next((flag for flag in given.opts if flag in {word.partition("=")[0] for word in sys.argv}), given.opts[0])
 
 
-def _checked(each: Option, context: typer.Context, given: typer.CallbackParam, value: Any) -> Any:
-    """Read and check a value. Raises UsageError with the flag or variable that the user gave."""
+def _checked(declared: Option, context: typer.Context, given: typer.CallbackParam, value: Any) -> Any:
+    """Convert and check the `value` of a `declared` option. Raises UsageError with the flag or variable used."""
     name = given_name(context, given)
     try:
-        if each.read:
-            value = [*map(each.read, value)] if each.repeated else each.read(value)
+        if declared.read:
+            value = [*map(declared.read, value)] if declared.repeated else declared.read(value)
     except UsageError as error:
         raise UsageError(f"{name}: {error.what}", error.hint) from error
-    each.check(tuple(value) if each.repeated else value, name)
+    declared.check(tuple(value) if declared.repeated else value, name)
     return value
 
 
@@ -112,10 +113,8 @@ def parameter(each: Option) -> Parameter:
 
 
 def group(make: Callable[..., Made], *options: Parameter) -> Callable[..., Made]:
-    """Return a function that makes settings from its given options, with lists as tuples.
-
-    It raises UsageError for a text given twice, typed and in a file.
-    """
+    """Return a function with the parameters `options`. It calls `make` with all that are not None, lists as tuples, and
+    raises UsageError if a text is given twice, as an option and as a file."""
     # In an annotation Typer keeps the first flag as its default.
     flags = {each.name: each.annotation.__metadata__[0].default for each in options}
 
@@ -138,9 +137,9 @@ def group(make: Callable[..., Made], *options: Parameter) -> Callable[..., Made]
 
 
 def with_groups(**groups: Callable[..., Any]) -> Callable[[Callable[..., Made]], Callable[..., Made]]:
-    """Replace a command's parameters of these names by their groups' options.
+    """Return a decorator that replaces some parameters of a command by several Typer options each.
 
-    A group is a function whose parameters are Typer options. The command gets the groups' results.
+    `groups`: for a parameter's name, a function whose parameters are the options. The command gets its result.
     """
 
     def decorate(command: Callable[..., Made]) -> Callable[..., Made]:
@@ -165,19 +164,19 @@ def with_groups(**groups: Callable[..., Any]) -> Callable[[Callable[..., Made]],
 
 
 def typed(context: typer.Context) -> frozenset[str]:
-    """Return the parameters given on the command line."""
+    """Return the names of the parameters that the command line sets, not the environment or a default."""
     sources = {name: context.get_parameter_source(name) for name in context.params}
     return frozenset(name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE")
 
 
 def model_names() -> Iterator[str]:
-    """Completions of MODEL: aliases, models in the hub's cache and GGUF files in this folder."""
+    """Yield completions of MODEL: aliases, models in the hub's cache and GGUF files in the current folder."""
     from lacli.hub.cache import cached_names
     from lacli.hub.names import models, own_aliases, read_aliases
 
     with suppress(LacliError, OSError):
         yield from (alias.name for alias in read_aliases(own_aliases()).values())
-    # huggingface_hub's rule; its import takes too long here.
+    # The rule of huggingface_hub, whose import takes too long here.
     home = os.environ.get("HF_HOME") or os.environ.get("XDG_CACHE_HOME", "~/.cache") + "/huggingface"
     cache = os.environ.get("HF_HUB_CACHE") or f"{home}/hub"
     with suppress(OSError):
@@ -192,8 +191,8 @@ Model = Annotated[
     ),
 ]
 ModelFile = Annotated[str | None, typer.Option("-m", "--model", autocompletion=model_names, help="MODEL as an option.")]
-HubRepository = Annotated[str | None, typer.Option("-hf", "--hf-repo", help="MODEL of Hugging Face.")]
-DraftModel = Annotated[str | None, typer.Option("-md", "--model-draft", hidden=True)]  # Otherwise it is `-m d`.
+HubRepository = Annotated[str | None, typer.Option("-hf", "--hf-repo", help="MODEL on the hub: OWNER/REPO[:QUANT].")]
+DraftModel = Annotated[str | None, typer.Option("-md", "--model-draft", hidden=True)]  # Typer would read -md as `-m d`.
 Words = Annotated[str | None, typer.Argument(metavar="PROMPT", help="The prompt; '-' reads standard input.")]
 Prompt = Annotated[str | None, typer.Option("-p", "--prompt", help="The prompt; '-' reads standard input.")]
 
@@ -201,12 +200,12 @@ Prompt = Annotated[str | None, typer.Option("-p", "--prompt", help="The prompt; 
 def model_of(
     argument: Model = None, model_file: ModelFile = None, hf_repo: HubRepository = None, draft: DraftModel = None
 ) -> str | None:
-    """Return the model named on the command line or in the environment. Raises UsageError for two, or for -md."""
+    """Return the model that options or environment name, None for none. Raises UsageError for two models or -md."""
     from lacli.hub.names import PREFIX
 
     if draft is not None:
         raise UsageError("there is no -md", "lacli needs no draft model")
-    # Without the prefix a folder of the same name would win.
+    # Without the prefix a folder of the same name would be taken.
     hub = hf_repo and PREFIX + hf_repo.removeprefix(PREFIX)
     named = [name for name in (argument, model_file, hub) if name is not None]
     if len(named) > 1:
@@ -222,7 +221,7 @@ def asked(
     words: Words = None,
     prompt: Prompt = None,
 ) -> tuple[str | None, str | None]:
-    """Return the model and the prompt that the arguments give. Raises UsageError for two models or two prompts."""
+    """Return the given model and prompt, None if missing. Raises UsageError for two models, two prompts, or -md."""
     only = argument if words is prompt is None else None
     if only is not None and (only.split()[1:] or model_of(None, model_file, hf_repo, draft)) and not names_model(only):
         argument, words = None, only
@@ -232,7 +231,7 @@ def asked(
 
 
 def names_model(text: str) -> bool:
-    """Whether the only argument is MODEL: a file, or one word that can mean a model."""
+    """Return whether `text`, the only argument, means a model: a file, or one word that can name a model."""
     from lacli.hub.names import own_aliases, read_aliases, read_name
 
     with suppress(LacliError):
@@ -242,7 +241,8 @@ def names_model(text: str) -> bool:
 
 
 def model_path(model: str | None, screen: Screen, offline: bool = False) -> Path:
-    """Return the file of MODEL, fetched if it is missing here; without MODEL, the installed model's."""
+    """Return the file of `model`, None for the installed SmolLM2. A missing file is downloaded, unless `offline`.
+    Raises LacliError if no file is found."""
     from lacli.hub.download import find_model
     from lacli.hub.names import SMOLLM2, own_aliases, smollm2_file
 
@@ -259,12 +259,12 @@ engine_group = group(ModelSettings, *parameters_of(ModelSettings))
 """Flags of commands that decode on all requested devices."""
 
 model_group = group(ModelSettings, *parameters_of(ModelSettings, without=("replicas", "rpc")))
-"""Flags of commands that decode on one device, or measure one."""
+"""Flags of commands that use one device: all flags of `engine_group` but --replicas and --rpc."""
 
 preset = parameter(
     Option(
         ("--preset",),
-        "Lookahead sizes for a kind of text or a model size, if rows are cheap (lacli cost).",
+        "W, N and G for this text or model size.",
         "preset",
         kind=Literal["code", "text", "creative", "7b", "13b", "34b"],
     )
@@ -272,12 +272,12 @@ preset = parameter(
 
 sizes = parameters_of(DecodeSettings, only=("window", "ngram", "guesses"))
 sizes_group = group(partial(decode_settings, mode="lookahead"), preset, *sizes)
-"""The flags of a lookahead step's size."""
+"""The flags for W, N and G, and --preset."""
 
 
-def in_file(flags: tuple[str, ...], help: str, text: str) -> Parameter:
-    """Return an option that reads the setting `text` from a file."""
-    return parameter(Option(flags, help, text + IN_FILE, kind=str, metavar="FILE", read=read_text, variable=False))
+def in_file(flags: tuple[str, ...], help: str, name: str) -> Parameter:
+    """Return an option with these `flags`, which reads the value of the field `name` from a file."""
+    return parameter(Option(flags, help, name + IN_FILE, kind=str, metavar="FILE", read=read_text, variable=False))
 
 
 sampling_group = group(
@@ -290,14 +290,14 @@ sampling_group = group(
 
 @dataclass(frozen=True)
 class PromptOptions(AnswerSettings):
-    """How a question is asked and how its answer ends.
+    """How a prompt is made of a question, and when its answer ends.
 
-    `chat_template`: "" for the model's own. `raw`: without the chat template.
+    `chat_template`: a name or a file, "" for the model's own. `raw`: use no chat template.
     """
 
     system: str = option("", "The system prompt.", "-sys", "--system-prompt")
     chat_template: str = option("", "Chat template: a name (chatml, ...) or a Jinja file.")
-    chat_template_kwargs: str = option("", "Variables of the template: '{\"enable_thinking\": false}'.")
+    chat_template_kwargs: str = option("", "Variables of the template, as JSON: '{\"enable_thinking\": false}'.")
     raw: bool = False
 
 
@@ -307,26 +307,26 @@ prompt_group = group(
     in_file(("-sysf", "--system-prompt-file"), "Read the system prompt from a file.", "system"),
 )
 
-Tasks = Annotated[str | None, typer.Option("--prompts", metavar="FILE", help="Use your own prompts, from JSON lines.")]
+Tasks = Annotated[str | None, typer.Option("--prompts", metavar="FILE", help="Read prompts from a file of JSON lines.")]
 Each = Annotated[int | None, typer.Option("--each", min=1, help="Limit each class to N prompts.")]
 CacheFile = Annotated[
-    str | None, setting("--prompt-cache", metavar="FILE", help="Keep what was read for the next run.")
+    str | None, setting("--prompt-cache", metavar="FILE", help="Keep the prefilled tokens for the next run.")
 ]
-CacheReadOnly = Annotated[bool, setting("--prompt-cache-ro", help="Only read the file of --prompt-cache.")]
+CacheReadOnly = Annotated[bool, setting("--prompt-cache-ro", help="Do not write the file of --prompt-cache.")]
 Offline = Annotated[bool, setting("--offline", help="Use only models on this disk.")]
-ShowAccepted = Annotated[bool, setting("--show-accepted", help="Colour accepted drafted tokens.")]
+ShowAccepted = Annotated[bool, setting("--show-accepted", help="Colour accepted drafted tokens by their origin.")]
 Stats = Annotated[
     Detail, setting("--stats", metavar="[short|full]", show_default=False, help="Print speed and drafts to stderr.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-Quiet = Annotated[bool, setting("-q", "--quiet", help="Print no notes.")]
+Quiet = Annotated[bool, setting("-q", "--quiet", help="Print no notes, only warnings and errors.")]
 Verbose = Annotated[bool, setting("-v", "--verbose", help="Print llama.cpp's log.")]
 ColorWhen = Annotated[Switch, setting("--color", help="Use colours. auto: on a terminal.")]
 
 
 @dataclass(frozen=True)
 class Loading:
-    """Settings of an engine. `verbose`: print llama.cpp's log. `prompt_cache`: a file of what was read before."""
+    """Settings of model and engine. `verbose`: print llama.cpp's log. `prompt_cache`: a file of prefilled tokens."""
 
     decode_settings: DecodeSettings
     sampling: SamplingSettings
@@ -347,9 +347,10 @@ class Loading:
         often_alone: bool = False,
         measure: bool = False,
     ) -> Iterator[ModelEngine]:
-        """Load MODEL for questions like this one, `slots` at a time.
+        """Load `model`, and yield an engine that renders prompts as `question` says.
 
-        `often_alone`: fewer than `slots` are expected most of the time. `measure`: measure a new model's step costs.
+        `slots`: sequences that a worker decodes at a time, None for one in the caller's thread. `often_alone`: usually
+        one runs. `measure`: with several slots in mode auto, measure step costs that are not saved yet.
         """
         from lacli.auto.model_cost import SERVING
         from lacli.engine.load import open_engine
@@ -385,13 +386,14 @@ class Loading:
 
 @dataclass(frozen=True)
 class CachedLoading(Loading):
-    """Settings with a prompt cache; `lacli serve` saves slots instead."""
+    """Settings of an engine with a prompt cache, for run and chat."""
 
     prompt_cache: CacheFile = None
     prompt_cache_ro: CacheReadOnly = False
 
 
 def loading_group(make: type[Made], **drafting: Any) -> Callable[..., Made]:
-    """Return the options of an engine, as a group that makes `Loading`. `drafting`: as `parameters_of` takes it."""
+    """Return a group of options for `with_groups`, which makes a `Loading` by `make`. `drafting`: as in
+    `parameters_of`."""
     decoding = group(decode_settings, preset, *parameters_of(DecodeSettings, **drafting))
     return with_groups(decode_settings=decoding, sampling=sampling_group, model_settings=engine_group)(make)

@@ -1,4 +1,4 @@
-"""`lacli run --prompts`: answers the prompts of a file, several at a time, with a line for each."""
+"""The command `lacli run --prompts`: answers the prompts of a file, several at a time, with a JSON line for each."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ BEGINNING = b'{"index": '
 """The beginning of an answer's line."""
 
 Line = Mapping[str, Any]
-"""The answer to a row, or its error."""
+"""A line of the answers as a mapping: the answer to a row, or its error."""
 
 
 @dataclass
 class Answers:
-    """Writes answers as JSON lines.
+    """Writes answers with `write`, one JSON line each.
 
-    `answered`: indices of rows whose last line is an answer. `models`: the models that answered.
+    `answered`: indices of rows whose last line has no error. `models`: file names of the models that answered.
     """
 
     write: Callable[[str], object]
@@ -66,21 +66,21 @@ class Answers:
 
 
 def write_line(file: FileIO, name: str, line: str) -> None:
-    """Write the whole line at the end, or raise LacliError and leave nothing of it."""
+    """Append `line` to `file`. If that fails, remove the part written and raise LacliError with the file's `name`."""
     left, end = f"{line}\n".encode(), file.seek(0, os.SEEK_END)
     try:
         while left:
             left = left[file.write(left) :]
     except OSError as error:
         file.truncate(end)
-        raise LacliError(f"cannot write {name}: {reason_of(error)}", "make room; the same command goes on") from error
+        raise LacliError(f"cannot write {name}: {reason_of(error)}", "free disk space; rerun to continue") from error
 
 
 @contextmanager
 def answers_in(name: str | None, rows: Sequence[PromptRow], screen: Screen) -> Iterator[Answers]:
-    """Open the file of answers (None: standard output), less the broken last line of an earlier run.
+    """Open the file of answers `name` (None: standard output), and remove its last line if the line is incomplete.
 
-    `rows`: the current questions. Raises LacliError for a file with other contents, which stay.
+    `rows`: the questions. Raises LacliError, and changes nothing, if the file is in use or does not answer `rows`.
     """
     if name is None:
         yield Answers(screen.line)
@@ -99,18 +99,18 @@ def answers_in(name: str | None, rows: Sequence[PromptRow], screen: Screen) -> I
                     raise ValueError("no answer")
                 asked = rows[row["index"]].repeated if 0 <= row["index"] < len(rows) else {}
                 if "error" not in row and any(row.get(part) != asked.get(part) for part in ASKED):
-                    raise LacliError(f"{name} answers another prompt {row['index']}", "give another name to -o")
+                    raise LacliError(f"row {row['index']} of {name} answers another prompt", "give another name to -o")
                 answers.count(row)
                 whole += len(line)
         except BlockingIOError:
             raise LacliError(f"another run is writing {name}", "wait for its end, or give another name to -o") from None
         except (ValueError, LookupError, TypeError) as error:
-            raise LacliError(f"{name} has a line that is no answer", "give another name to -o") from error
+            raise LacliError(f"{name} has a line that is not an answer", "give another name to -o") from error
         yield answers
 
 
 class AskedRow(Sampled, Row):
-    """A row, or the `body` of a request. `tools`, `logit_bias`: refused, because they would change an answer."""
+    """One row, or its `body` in OpenAI's batch format. `tools` and `logit_bias` are read only to refuse them."""
 
     messages: list[Message] = Field(default=[], min_length=1)
     max_tokens: int = Field(0, ge=1, validation_alias=AliasChoices("limit", "max_completion_tokens", "max_tokens"))
@@ -125,10 +125,10 @@ class AskedRow(Sampled, Row):
 
 @dataclass(frozen=True)
 class PromptRow:
-    """The question of a row; `error`: why it cannot be asked.
+    """A question to ask. `error`: why it cannot be asked, "" if it can.
 
-    `repeated`: the beginning of its answer's line. `messages`: up to the first answer; `turns`: later questions.
-    `options`: of each answer; if `raw` is None the template decides.
+    `repeated`: fields that the answer's line repeats. `messages`: all messages before the first answer. `turns`: later
+    questions. `options`: for each answer; `raw` None means raw if the model has no chat template.
     """
 
     repeated: Line
@@ -139,9 +139,10 @@ class PromptRow:
 
 
 def read_rows(path: str, question: PromptOptions, sampling: SamplingSettings, screen: Screen) -> list[PromptRow]:
-    """Read the rows of a file of JSON lines or of plain prompts, or of stdin for `-`.
+    """Return the rows of the file `path` (`-`: stdin): JSON lines, or one plain prompt a line.
 
-    The screen shows the errors of bad rows. `question`, `sampling`: a row's defaults. Raises LacliError without rows.
+    A bad row has an `error`, which is shown. `question`, `sampling`: defaults. Raises LacliError for a file without
+    rows.
     """
     rows = [_row(found, place, question, sampling) for place, found in read_lines(path, screen.note)]
     if not rows:
@@ -160,9 +161,9 @@ def _row(found: object, place: str, question: PromptOptions, sampling: SamplingS
         row = checked(AskedRow, request.get("body", found))
         raw = row.raw or question.raw or request.get("url") == "/v1/completions"
         if row.tools or row.logit_bias:
-            raise UsageError("--prompts reads no tools and no logit_bias", "lacli serve does")
+            raise UsageError("a row has tools or logit_bias", "leave them out, or ask lacli serve")
         if row.messages and raw:
-            raise UsageError("messages need the chat template", "drop raw, or give a prompt")
+            raise UsageError("messages need the chat template", "drop raw, or give a prompt instead of messages")
         options = AnswerOptions(
             raw=raw or (False if row.messages else None),
             max_tokens=row.max_tokens or question.max_tokens,
@@ -190,10 +191,10 @@ def answer_file(
     loading: Loading,
     screen: Screen,
 ) -> None:
-    """Answer the prompts of a file, with a line for each in the file `answers` (None: standard output).
+    """Answer the prompts of a file, and write a JSON line for each to the file `answers` (None: standard output).
 
-    `parallel`: answers at a time, None for the default. `name`: MODEL. Raises Interrupted after Ctrl-C, and LacliError
-    at the end if a prompt has no answer.
+    Prompts that have an answer in `answers` are skipped. `parallel`: answers at a time, None for the default. `name`:
+    the model, None for SmolLM2. Raises Interrupted after Ctrl-C, and at the end LacliError if a prompt has no answer.
     """
     rows = read_rows(prompts, question, loading.sampling, screen)
     with answers_in(answers, rows, screen) as lines:
@@ -210,16 +211,16 @@ def answer_file(
                         screen.note(asyncio.run(_answer_all(model, rows, left, lines, advance)))
                 except KeyboardInterrupt:
                     what = f"stopped: {len(lines.answered):,} of {counted(len(rows), 'answer')} written"
-                    raise Interrupted(what, "the same command with -o goes on") from None
+                    raise Interrupted(what, "the same command with -o continues") from None
         if failed := len(rows) - len(lines.answered):
             what = f"no answer to {failed:,} of {counted(len(rows), 'prompt')}"
-            raise LacliError(what, '"error" in its line says why')
+            raise LacliError(what, 'see "error" in their lines')
 
 
 async def _answer_all(
     model: Model, rows: Sequence[PromptRow], left: Sequence[int], lines: Answers, advance: Callable[[], None]
 ) -> str:
-    """Answer the rows at the indices `left` into `lines`; return the number of answers and their speed in words."""
+    """Answer rows `left` (indices): add each line to `lines` and call `advance`. Returns number and speed in words."""
     begin, tokens, indices, engine = perf_counter(), 0, iter(left), model.engine
 
     async def answer_next() -> None:
@@ -230,22 +231,22 @@ async def _answer_all(
             tokens += row.get("predicted_n", 0)
             advance()
 
-    # One more than slots: its prompt is tokenized before a slot is free.
+    # One task more than slots tokenizes the next prompt before a slot is free.
     await asyncio.gather(*(answer_next() for _ in range(engine.slots + 1)))
     seconds = perf_counter() - begin
-    slots = f"{engine.slots} at a time in {engine.context.cells:,} tokens"
+    slots = f"{engine.slots} at a time in {engine.context.cells:,} cells"
     rate = f"{counted(tokens, 'token')} in {seconds:,.2f} s, {tokens / seconds:,.1f} tokens/s together"
     return f"{counted(len(left), 'answer')}, {slots}: {rate}"
 
 
 async def _answered(model: Model, row: PromptRow) -> Line:
-    """Return the answers to a row, with an error if a turn failed."""
+    """Return the fields of a row's line: text, statistics and, if a turn failed, `error`."""
     if row.error:
         return {"error": row.error}
     line: dict[str, Any] = {"model": model.engine.model.path.name}
     messages, texts, options = [*row.messages], list[str](), row.options.copy()
     if options["raw"] is None:
-        # Without a template a conversation is continued as it stands.
+        # Without a template the text of the conversation is continued.
         options["raw"] = model.engine.prompts.template.stands_in
     numbers: dict[str, float] = {}
     try:

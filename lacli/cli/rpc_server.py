@@ -28,7 +28,7 @@ def rpc_server(
 ) -> None:
     """Serve this machine's devices to lacli on other machines.
 
-    It is llama.cpp's RPC server, which has no password and no encryption: by default only this machine reaches it.
+    The server is llama.cpp's and has no password and no encryption: by default only this machine reaches it.
     """
     from platformdirs import user_cache_path
 
@@ -45,7 +45,7 @@ def rpc_server(
     port = rpc.free_port(address, port)
     screen = Screen()
     if not ip_address(address).is_loopback:
-        hint = "who reaches the port can read what others compute and may run code here; an SSH tunnel needs no -H"
+        hint = "anyone who reaches the port can read other clients' data and run code here; an SSH tunnel needs no -H"
         screen.error(LacliError(f"warning: with -H {host} other machines reach this server without a password", hint))
     folder = user_cache_path("lacli", appauthor=False) / "rpc" if cache else None
     if folder:
@@ -56,11 +56,11 @@ def rpc_server(
         os.dup2(2, 1)
     else:
         abandon_stdout()
-    end_at_abort(screen, "a client may have asked for too much memory: start it again")
+    end_at_abort(screen, "a client may have asked for too much memory; start the server again")
     server = rpc.start_server(address, port, wanted, physical_cores(), folder)
     if server.is_alive():
         reached = socket.gethostname() if address == rpc.EVERYWHERE else address
         screen.note(f"serving {', '.join(wanted)} to one client at a time: lacli run --rpc {reached}:{port}")
     while server.is_alive():
         server.join(1.0)
-    raise LacliError(f"llama.cpp's RPC server at {address}:{port} has ended", "its reason may stand above")
+    raise LacliError(f"llama.cpp's RPC server at {address}:{port} has ended", "the reason may be printed above")

@@ -1,4 +1,4 @@
-"""`lacli run`: one answer streamed to the screen, with statistics if asked; or a file of prompts."""
+"""The command `lacli run`: prints one answer as it is decoded, or answers a file of prompts."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ def run(
     quiet: options.Quiet = False,
     color: options.ColorWhen = "auto",
 ) -> None:
-    """Answer one prompt; only the answer goes to standard output.
+    """Answer one prompt. Only the answer goes to standard output.
 
-    A prompt is files (-f), then a pipe, then PROMPT or -p.
+    The prompt is the files of -f, then piped input, then PROMPT or -p.
     """
     from lacli.terminal.input import STDIN, read_question
     from lacli.terminal.screen import Screen
@@ -73,49 +73,50 @@ def run(
     if raw and question.system:
         raise UsageError("--raw uses no chat template, and a system prompt needs one", "drop one of them")
     if no_stdin and STDIN in (prompt, *(file or ())):
-        raise UsageError("--no-stdin goes without '-', which reads standard input", "drop one of them")
+        raise UsageError("--no-stdin contradicts '-', which reads standard input", "drop one of them")
     if extract and (json or prompts is not None):
-        raise UsageError("-x prints a block alone, and goes without --json and --prompts", "drop one of them")
+        raise UsageError("-x cannot be combined with --json or --prompts", "drop one of them")
     screen = Screen(color=color, quiet=quiet, show_accepted=show_accepted)
     question = replace(question, raw=raw)
     if prompts is not None:
         from lacli.cli.prompts import answer_file
 
         if prompt is not None or file is not None:
-            raise UsageError("--prompts goes without PROMPT, -p and -f", "drop one of them")
+            raise UsageError("--prompts cannot be combined with PROMPT, -p or -f", "drop one of them")
         answer_file(prompts, None if answers == STDIN else answers, at_a_time, model, question, loading, screen)
         return
     if answers is not None:
-        raise UsageError("-o is for the answers to --prompts", "> FILE keeps a single answer")
+        raise UsageError("-o is only for the answers to --prompts", "redirect a single answer: > FILE")
     text = read_question(prompt, file or (), model=model or "", stdin=not no_stdin, say=screen.note)
     form = "json" if json else "block" if extract else "text"
     answer(model, text, question, loading, screen, form=form, stats=stats)
 
 
 def first_block(text: str) -> str:
-    """Return the content of the first fenced block, less its indent. Raises LacliError if no block is whole."""
+    """Return the content of the first fenced block, without its indent. Raises LacliError if no block is closed."""
     if not (found := BLOCK.search(text)):
-        raise LacliError("the answer has no whole fenced block", "without -x it is printed as it is")
+        raise LacliError("the answer has no complete fenced block", "without -x the whole answer is printed")
     return re.sub(rf"^ {{0,{len(found[1])}}}", "", found[3].removesuffix("\n"), flags=re.MULTILINE)
 
 
 def answer(
-    model: str | None, text: str, asked: PromptOptions, loading: Loading, screen: Screen, *, form: str, stats: Detail
+    model: str | None, text: str, question: PromptOptions, loading: Loading, screen: Screen, *, form: str, stats: Detail
 ) -> None:
-    """Answer `text`; `form`: text, json or block. After Ctrl-C it prints the answer so far and raises Interrupted."""
+    """Answer the prompt `text`. `form`: print "text", a "json" object, or a "block", the first fenced block of the
+    answer. After Ctrl-C it prints the answer so far and raises Interrupted."""
     from lacli.interrupts import second_ctrl_c_ends, without_ctrl_c
     from lacli.report import as_json, as_lines, context_full
     from lacli.text.format import counted
     from lacli.text.reasoning import begun_reasoning, mark_reasoning
 
-    with loading.opened(model, asked, screen) as engine:
-        prompt = engine.prompts.question(text, asked.system, raw=asked.raw)
-        stops = (*asked.stops, *(() if asked.raw else engine.prompts.template.stops))
-        generated, pieces = engine.generate(prompt, asked.max_tokens, stops)
+    with loading.opened(model, question, screen) as engine:
+        prompt = engine.prompts.question(text, question.system, raw=question.raw)
+        stops = (*question.stops, *(() if question.raw else engine.prompts.template.stops))
+        generated, pieces = engine.generate(prompt, question.max_tokens, stops)
         reasons = begun_reasoning(engine.text(prompt[-LAST_TOKENS:], special=True))
         stopped, told = False, ""
         try:
-            # If it stays open, an error's traceback keeps its decoder longer than the model.
+            # A traceback with the open generator would keep its decoder longer than the model.
             with second_ctrl_c_ends(), closing(pieces):
                 marked = mark_reasoning(pieces, reasons)
                 screen.write(marked if form == "text" else ())
@@ -126,10 +127,10 @@ def answer(
             screen.end_line()
         with without_ctrl_c():
             found, cells = generated.answer(), engine.context.cells
-            if found.filled_context(asked.max_tokens):
+            if found.filled_context(question.max_tokens):
                 screen.note(context_full(cells, engine.context_hint(cells)))
             elif found.finish_reason == "length":
-                screen.note(f"the answer was cut after {counted(asked.max_tokens, 'token')} (-n)")
+                screen.note(f"the answer was cut after {counted(question.max_tokens, 'token')} (-n)")
             if found.finish_reason == "length" and loading.sampling.json_schema:
                 screen.warn("the answer was cut, and its JSON may not be complete")
             if form == "json":
@@ -137,7 +138,7 @@ def answer(
             else:
                 screen.legend(found.statistics.accepted_from)
             if stats:
-                screen.say(as_lines(engine, found, detail=stats, max_tokens=asked.max_tokens))
+                screen.say(as_lines(engine, found, detail=stats, max_tokens=question.max_tokens))
         if stopped:
             raise Interrupted("")
         if form == "block":

@@ -1,4 +1,4 @@
-"""`lacli serve`: a model for programs that speak OpenAI's protocol."""
+"""The command `lacli serve`: serves a model to programs, by OpenAI's and Anthropic's protocols."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from lacli.text.files import read_text
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """How the server is reached and what it shows."""
+    """Options of the server: its address, keys and certificate, and the routes that it answers."""
 
     host: str = option("127.0.0.1", "Address to listen on, or unix:PATH.")
     port: int = option(8080, "Port. 0: a free one.", least=0, most=65535)
     parallel: int = option(0, "Decode this many answers at a time.", "-np", "--parallel", least=0, shown=str(PARALLEL))
     drain: float = option(10.0, "Seconds to finish answers when the server stops.", least=0)
-    alias: str = option("", "Names of the model in replies, with commas.", "-a", "--alias", shown="the file's")
+    alias: str = option("", "Names of the model in replies, separated by commas.", "-a", "--alias", shown="the file's")
     api_key: tuple[str, ...] = option((), "Accept only requests with this key. Repeatable.", repeated=True)
     api_key_file: str = option("", "Read keys from a file, one a line.", metavar="FILE")
     no_auth: bool = option(False, "Accept requests without a key.")
     ssl_cert_file: str = option("", "Certificate in PEM, for https.", metavar="FILE")
     ssl_key_file: str = option("", "Private key of the certificate.", metavar="FILE")
-    tags: str = option("", "Tags of the model, with commas.")
+    tags: str = option("", "Tags of the model, separated by commas.")
     slots: bool = option(True, "Answer GET /slots.")
     slot_save_path: str = option("", "Folder for saved slots (POST /slots/ID).", metavar="FOLDER")
     metrics: bool = option(True, "Answer GET /metrics.")
@@ -43,16 +43,16 @@ class ServerOptions:
 
     @property
     def keys(self) -> list[str]:
-        """All API keys; a line of a file that begins with # is a comment.
+        """The keys of --api-key and --api-key-file. Lines of the file that begin with # are comments.
 
-        Raises UsageError for an empty key (an unset variable), and LacliError for a file without a key.
+        Raises UsageError if --api-key is empty (perhaps an unset variable), and LacliError if the file has no key.
         """
         keys, path = [key.strip() for text in self.api_key for key in text.split(",")], self.api_key_file
         if not all(keys):
-            raise UsageError("--api-key is empty", "give a key, or leave it out")
+            raise UsageError("--api-key is empty", "give a key, or leave --api-key out")
         lines = [line.strip() for line in read_text(path).splitlines() if not line.startswith("#")] if path else []
         if path and not any(lines):
-            raise LacliError(f"{path} has no key", "give a file with a key a line")
+            raise LacliError(f"{path} has no key", "give a file with one key on each line")
         return [*keys, *filter(None, lines)]
 
 
@@ -65,9 +65,9 @@ class ServerOptions:
 def serve(
     model: str | None, *, own: ServerOptions, question: PromptOptions, loading: Loading, quiet: options.Quiet = False
 ) -> None:
-    """Answer programs that speak OpenAI's protocol, several at a time.
+    """Answer requests of OpenAI's and Anthropic's protocols, several at a time.
 
-    The settings of a request win over these flags.
+    Settings in a request override these flags.
     """
     try:
         from lacli.serve import app, run
@@ -87,7 +87,7 @@ def serve(
             loading.opened(model, question, screen, slots, often_alone=not own.parallel, measure=own.measure)
         )
         answering = stack.enter_context(Model(engine, loading.sampling))
-        # A client may ask for the name that the model was started by.
+        # A client may use the name that MODEL had on the command line.
         asked = [] if model is None or Path(model).exists() else [model]
         names = sorted(_names(own.alias)) or [engine.model.path.stem, *asked]
         shown_at = {"/slots": own.slots, "/metrics": own.metrics, "/": own.ui}
@@ -121,5 +121,5 @@ def serve(
 
 
 def _names(text: str) -> list[str]:
-    """Return the names of a comma-separated list, each once."""
+    """Return the comma-separated names in `text`, without repetitions."""
     return [*dict.fromkeys(each.strip() for each in text.split(",") if each.strip())]

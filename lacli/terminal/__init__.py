@@ -1,1 +1,1 @@
-"""The screen, and a user's input."""
+"""The screen, and the user's input."""

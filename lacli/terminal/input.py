@@ -1,4 +1,4 @@
-"""A user's input: the prompt from files, a pipe and an option; whether a terminal is there and its width."""
+"""A user's input: the prompt from files, a pipe and an option; and whether there is a terminal, and its width."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lacli.errors import LacliError, UsageError, reason_of
 from lacli.text.files import check_text, decode, read_text, read_to_end
 
 PAGE = 80
-"""Columns of sentences if there is no terminal."""
+"""The width of texts without a terminal, in columns."""
 
 STDIN = "-"
 
@@ -25,7 +25,7 @@ def is_terminal(stream: TextIO | None) -> TypeGuard[TextIO]:
 
 
 def terminal_columns() -> int:
-    """Columns of stdout's terminal; 0 if stdout is not a terminal."""
+    """Return the columns of stdout's terminal; 0 if stdout is not a terminal."""
     return get_terminal_size().columns if is_terminal(sys.stdout) else 0
 
 
@@ -37,11 +37,11 @@ def read_question(
     stdin: bool = True,
     say: Callable[[str], None] = lambda sentence: None,
 ) -> str:
-    """The prompt: files, piped input and -p in this order, separated by blank lines.
+    """Return the prompt: `files`, piped input and `prompt` in this order, separated by blank lines.
 
-    `-` reads from a terminal too. `model`: the word taken for the model's name. `stdin`: False ignores piped input.
-    `say`: gets a sentence while input is awaited, and one if piped input is added unasked. Raises UsageError if nothing
-    was given. Raises LacliError if a part cannot be read, or is blank while others are not.
+    The file or prompt `-` reads standard input, a terminal too. `model`: its name, for messages. `stdin`: False ignores
+    piped input. `say`: gets a sentence if input is awaited, and if piped input is added without `-`. Raises UsageError
+    if there is no text, and LacliError if a part cannot be read, or is blank while others are not.
     """
     wants_stdin, alone = STDIN in (prompt, *files), prompt is None and not files
     parts = [_with_text(read_text(file), file, file, "leave -f out") for file in files if file != STDIN]
@@ -62,7 +62,7 @@ def read_question(
 
 
 def _say_waiting(say: Callable[[str], None]) -> None:
-    """Say how to end input on a terminal, or that piped input is awaited if none comes."""
+    """Tell how to end input on a terminal or, if no piped input comes in 0.5 s, that it is awaited."""
     if is_terminal(sys.stdin):
         ends = "Ctrl-Z and Enter end it" if sys.platform == "win32" else "Ctrl-D on a line of its own ends it"
         say(f"type the prompt; {ends}")
@@ -75,7 +75,7 @@ def _say_waiting(say: Callable[[str], None]) -> None:
 
 
 def _with_text(text: str, source: str | TextIO, name: str, hint: str) -> str:
-    """Return a text. Raises LacliError if it is blank, unless its source is a device such as /dev/null."""
+    """Return `text`. Raises LacliError about `name` if it is blank, unless `source` is a device such as /dev/null."""
     with suppress(OSError, ValueError):  # the stream is no file of the system
         file = os.path.expanduser(source) if isinstance(source, str) else source.fileno()
         if not text.strip() and not stat.S_ISCHR(os.stat(file).st_mode):

@@ -1,4 +1,4 @@
-"""The screen: the answer on stdout with colours by origin, all else on stderr; the line while a model loads."""
+"""The screen: the answer on stdout, drafted text in colours; notes, errors and status lines on stderr."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ ORIGIN_COLORS: dict[Origin, str] = {
     Origin.WINDOW: "yellow",
     Origin.CHAIN: "bright_blue",
 }
-"""rich's names for the colours of drafted tokens: the first six are readable on any background, but for blue."""
+"""rich's names for the colours of drafted tokens. Of the first six all but blue are readable on any background."""
 
 
 class Screen:
     """stdout for the answer and stderr for messages about it. Reasoning is always dim.
 
-    `color`: auto means on a terminal that supports it. `quiet`: print no notes. `show_accepted`: colour drafted text by
-    its origin, or bracket it on a terminal without colours; it may change between answers.
+    `color`: auto means on a terminal that supports colours. `quiet`: print no notes. `show_accepted`: colour drafted
+    text by its origin, or bracket it on a terminal without colours; callers may change it between answers.
     """
 
     def __init__(self, *, color: Switch = "auto", quiet: bool = False, show_accepted: bool = False) -> None:
@@ -60,7 +60,7 @@ class Screen:
         self._last = "\n"
 
     def write(self, pieces: Iterable[Piece]) -> None:
-        """Print answer text at once. Raises OutputError if stdout fails, BrokenPipeError if nobody reads it."""
+        """Print an answer's pieces at once. Raises OutputError if stdout fails, BrokenPipeError if nobody reads it."""
         shown = map(self._shown, pieces) if self._on_terminal else pieces
         for parts in whole_words(shown) if self._moves_words else ([piece] for piece in shown):
             # One write for all: if the program ends between two tokens, no colour stays on.
@@ -69,18 +69,18 @@ class Screen:
                 self._last = parts[-1].text[-1]
 
     def end_line(self) -> None:
-        """Print a line break unless the answer ended with one."""
+        """Print a line break, unless the answer ended with one."""
         if self._last != "\n":
             self._last = "\n"
             self._put("\n")
 
-    def line(self, found: str | Mapping[str, object]) -> None:
-        """Print lines on stdout: a table, or a JSON object in one line."""
-        text = found if isinstance(found, str) else dumps(found, ensure_ascii=False)
+    def line(self, content: str | Mapping[str, object]) -> None:
+        """Print a text, or an object as one line of JSON, on stdout."""
+        text = content if isinstance(content, str) else dumps(content, ensure_ascii=False)
         self._put(f"{printable(text, lines=True) if self._on_terminal else text}\n")
 
     def notes(self, sentences: Iterable[str], warnings: Collection[str]) -> None:
-        """Print sentences on stderr; if quiet, only the `warnings`, which say that the answer is not as requested."""
+        """Print `sentences` on stderr; if quiet, only sentences that are in `warnings` too."""
         for sentence in sentences:
             (self.warn if sentence in warnings else self.note)(sentence)
 
@@ -93,7 +93,7 @@ class Screen:
 
     @contextmanager
     def progress(self, total: int, words: str) -> Iterator[Callable[[], None]]:
-        """Show progress on the line of `waiting`. Yields a function to call after each of `total` parts."""
+        """Show `words` and a count up to `total` on a status line in the block. Yields a function that adds one."""
         done = count(1)
         with self.waiting() as say:
             say(f"{words}: 0/{total:,}")
@@ -101,9 +101,9 @@ class Screen:
 
     @contextmanager
     def waiting(self, *, shown: bool = True) -> Iterator[Callable[[str], None]]:
-        """Show a status line on a terminal's stderr during the block, unless quiet.
+        """Show a status line on a terminal's stderr during the block, unless quiet or not `shown`.
 
-        Yields the function that sets its words; it does nothing after the block.
+        Yields a function that sets the line's words; after the block it does nothing.
         """
         file, over = sys.stderr, not (shown and self._errors.is_interactive and is_terminal(sys.stderr))
 
@@ -122,11 +122,10 @@ class Screen:
                 over = True
 
     def prefill_line(self, *, shown: bool = True) -> Callable[[int, int], None]:
-        """A function that shows the progress of prefill, called with the tokens done and their total.
+        """Return a function that shows the progress of a prefill; call it with the tokens done and their total.
 
-        It shows both, tokens a second and the time left.
-
-        The line appears at 0 tokens if the prompt has at least 128, and goes when all are done.
+        The status line shows both, tokens a second and the time left. It appears at 0 tokens done if the total is 128
+        or more, and disappears when all are done.
         """
         line, begin = ExitStack(), 0.0
         say: Callable[[str], None] = print
@@ -138,7 +137,7 @@ class Screen:
                 return
             if not done:
                 begin = perf_counter()
-                # The line of a shorter prompt would only flash.
+                # For a shorter prompt the line would only flash.
                 say = line.enter_context(self.waiting(shown=shown and total >= 128))
             seconds = perf_counter() - begin
             left = seconds * (total - done) / max(done, 1)
@@ -148,7 +147,7 @@ class Screen:
         return show
 
     def legend(self, accepted: Mapping[Origin, int]) -> None:
-        """Print the origins of accepted tokens in their colours, with the count of each; nothing if quiet."""
+        """Print the number of accepted tokens of each origin in its colour, if `show_accepted` and not quiet."""
         if self.quiet or not ((self._colored or self._on_terminal) and self.show_accepted and accepted):
             return
         text = Text("lacli: accepted in parallel: ", style="dim")
@@ -158,7 +157,7 @@ class Screen:
         self._errors.print(text, soft_wrap=True)
 
     def say(self, text: str, style: str | None = None) -> None:
-        """Print lines on stderr, quiet or not; a terminal gets them wrapped between words."""
+        """Print lines on stderr, also if quiet; on a terminal they are wrapped between words."""
         text = printable(text, lines=True).expandtabs()
         text = wrapped(text, self._errors.width) if self._errors.is_terminal else text
         self._errors.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
@@ -169,11 +168,11 @@ class Screen:
             self._errors.print()
 
     def error(self, error: LacliError) -> None:
-        """Print an error in one line. It may quote a damaged file, so control characters become signs."""
+        """Print an error in one line, with visible signs for control characters, as a damaged file may have them."""
         self.say(f"lacli: {printable(str(error))}", "red")
 
     def _shown(self, piece: Piece) -> Piece:
-        """A piece as a terminal shows it: no control characters, brackets if there are no colours."""
+        """Return a piece for a terminal: no control characters, and drafted text in brackets without colours."""
         text = printable(piece.text, lines=True)
         marks = self.show_accepted and not self._colored and piece.origin in ORIGIN_COLORS
         return replace(piece, text=f"[{text}]" if marks and text else text)
@@ -199,10 +198,9 @@ class Screen:
 
 @contextmanager
 def loading_model(screen: Screen, *, verbose: bool = False) -> Iterator[Callable[[float], None]]:
-    """Let Ctrl-C end the process while a model loads. Afterwards too, a failed assertion of llama.cpp becomes one line.
-
-    Yields a function that shows the loaded share of the weights. `verbose`: llama.cpp's log is shown instead.
-    """
+    """Show a status line while the block loads a model; Ctrl-C then ends the process. From now on, after the block too,
+    a failed assertion of llama.cpp ends the process with one line. Yields a function that shows the loaded share of the
+    weights, 0 to 1. `verbose`: show llama.cpp's log instead."""
     with ctrl_c_ends_at_once(), screen.waiting(shown=not verbose) as say:
         say("loading the model")
         end_at_abort(screen, "the model's file may be damaged: fetch it again")
@@ -210,8 +208,8 @@ def loading_model(screen: Screen, *, verbose: bool = False) -> Iterator[Callable
 
 
 def end_at_abort(screen: Screen, hint: str) -> None:
-    """From now on, end the process with one line and `hint` if an assertion of llama.cpp fails."""
-    # Commands that load no model need not wait for llama.cpp's library.
+    """From now on, a failed assertion of llama.cpp ends the process with one line, which has the `hint`."""
+    # Commands without a model skip the import of llama.cpp's library, which takes time.
     from lacli.llamacpp.library import abort_error, on_abort
 
     def give_up(message: str) -> None:
@@ -223,7 +221,7 @@ def end_at_abort(screen: Screen, hint: str) -> None:
 
 
 def wrapped(text: str, width: int) -> str:
-    """Wrap `text` between words. The second column of a line such as "/help   commands" stays a column."""
+    """Wrap `text` between words to `width` columns. In lines like "/help commands" the second column stays aligned."""
     lines = []
     for line in text.split("\n"):
         columns = re.match(r" *\S.*? {2,}(?=\S)", line)
@@ -234,7 +232,7 @@ def wrapped(text: str, width: int) -> str:
 
 
 def whole_words(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
-    """Yield each piece in parts. A word that would cross the terminal's edge moves to the next row.
+    """Yield the parts of each piece, with line breaks so that no word crosses the terminal's edge.
 
     Fenced code stays as it is: the terminal breaks its lines, and they can be copied whole.
     """
@@ -257,7 +255,7 @@ def whole_words(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
 
 
 def console(file: TextIO | None, color: Switch) -> Console:
-    """A rich console on a stream (None: a closed one). auto follows NO_COLOR, FORCE_COLOR and TERM=dumb.
+    """Return a rich console on a stream (None: a closed one). `color` auto follows NO_COLOR, FORCE_COLOR and TERM=dumb.
 
     Without colours it writes no other escape codes either; rich alone would still write bold and dim.
     """

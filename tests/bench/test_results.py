@@ -152,6 +152,6 @@ def test_below_four_prompts_or_200_tokens_there_is_no_ratio(clock: FakeClock, pr
     found = results(answers(clock, prompts, tokens, ["own"]))
     text = summary(found, MACHINE, ["auto"])
     assert not re.search(r"\dx|faster|slower", text) and f"{AHEAD}: cannot tell\n" in text and "lookup: cannot" in text
-    assert "\nauto: cannot tell, there was no time for it\n" in text
+    assert "\nauto: cannot tell, the time was up before it answered\n" in text
     assert "A verdict needs 4 prompts, 200 tokens a mode and an interval that excludes 1: give more --seconds" in text
     assert [row["speedup"] for row in json.loads(as_json(found, MACHINE))] == [1, None, None]

@@ -63,5 +63,5 @@ def test_a_bad_line_is_named_by_file_and_number(tmp_path: Path, line: bytes, wor
 
 
 def test_a_file_without_lines_ends_in_one_line() -> None:
-    with pytest.raises(LacliError, match=r"/dev/zero:1: longer than 67.1 MB"):
+    with pytest.raises(LacliError, match=r"/dev/zero:1: the line is longer than 67.1 MB"):
         read_tasks("/dev/zero")

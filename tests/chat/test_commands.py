@@ -97,7 +97,7 @@ def test_a_file_that_cannot_fit_is_said_at_once_and_undo_drops_it(tmp_path: Path
     commands = commands_of(FakeChat())
     assert run_in(commands, f"/read {tmp_path}/a").text.endswith("300 characters; it goes before the next message")
     said = run_in(commands, f"/read {tmp_path}/a").text
-    assert said.endswith("the next message needs 120 tokens and the context has 100: /undo drops it")
+    assert said.endswith("the next message needs 120 tokens and the context has 100: /undo drops the files")
     assert "dropped the files" in run_in(commands, "/undo").text and commands.message("next") == "next"
 
 

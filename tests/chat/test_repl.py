@@ -139,7 +139,7 @@ def test_a_line_of_a_pipe_is_no_command_unless_commands_are_wanted(tmp_path: Pat
     secret.write_text("the secret")
     lines = f"/read {secret}\n/save {tmp_path}/saved\n/nothing\n".encode()
     done = call("chat", "--log", str(log), "-n", "2", stdin=lines)
-    assert (done.code, done.err.count("each line of the pipe is a message")) == (0, 1)
+    assert (done.code, done.err.count("each piped line is a message")) == (0, 1)
     assert questions(log) == lines.decode().splitlines()
     assert not (tmp_path / "saved").exists()
 

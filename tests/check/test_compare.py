@@ -57,8 +57,8 @@ def test_a_planted_mistake_is_a_bug(kind: type[FakeContext], sampler: FakeSample
 
 
 def test_if_a_replay_need_not_repeat_a_run_a_small_margin_is_unclear() -> None:
-    assert "unclear" in {run.verdict for _, _, run in run_check(FaintMask, repeats=False).partings}
-    differences = [run.difference for _, _, run in run_check(FaintMask).partings if run.difference]
+    assert "unclear" in {run.verdict for _, _, run in run_check(FaintMask, repeats=False).differing}
+    differences = [run.difference for _, _, run in run_check(FaintMask).differing if run.difference]
     bugs = [each for each in differences if each.verdict == "bug"]
     assert any(within(each.margin, each.rounding) for each in bugs), "a replay that repeats a run shows the mistake"
     assert run_check(WrongMask, repeats=False).verdict == "bug"
@@ -68,12 +68,12 @@ def test_if_a_replay_need_not_repeat_a_run_a_small_margin_is_unclear() -> None:
 def test_what_a_batch_rounds_is_no_bug(samplers: list[FakeSampler | None]) -> None:
     results = [run_check(Rounding, sampler) for sampler in samplers]
     assert sum(found.counts.bugs for found in results) == 0
-    partings = [run.difference for found in results for _, _, run in found.partings if run.difference]
-    assert partings, "all texts are equal: the test has lost its point"
+    differing = [run.difference for found in results for _, _, run in found.differing if run.difference]
+    assert differing, "all texts are equal: the test has lost its point"
     if samplers == [None]:
         (found,) = results
         assert found.verdict == "rounding"
-        assert all(0 <= each.margin <= 2 * each.rounding < 0.1 for each in partings)
+        assert all(0 <= each.margin <= 2 * each.rounding < 0.1 for each in differing)
 
 
 def test_a_text_that_is_plains_up_to_a_refused_step_has_no_other_difference() -> None:
@@ -85,10 +85,10 @@ def test_a_text_that_is_plains_up_to_a_refused_step_has_no_other_difference() ->
 
     found = run_check(Refusing)
     assert [mode.counts.bugs for mode in found.modes] == [0, 0, 3, 3]
-    for _, _, run in found.partings:
+    for _, _, run in found.differing:
         assert (run.failure, run.difference) == ("llama_decode failed (-1)", None)
         assert run.tokens
-    assert any("llama_decode failed (-1)" in run.failure for _, _, run in run_check(LateCopy).partings)
+    assert any("llama_decode failed (-1)" in run.failure for _, _, run in run_check(LateCopy).differing)
 
 
 def test_rounding_closes_a_margin_of_at_most_twice_its_size() -> None:

@@ -28,7 +28,7 @@ class Watched(BatchRecorder):
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
         self.copies += 1
-        self.engine.copy(source, target, start, end)
+        self.context.copy(source, target, start, end)
 
     def decode(self, batch: Batch) -> bool:
         fits = super().decode(batch)

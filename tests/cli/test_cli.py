@@ -94,7 +94,7 @@ def test_the_first_fenced_block_is_found(text: str, block: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "no block", f"{FENCE}python\nit was cut"])
 def test_an_answer_without_a_whole_fenced_block_is_an_error(text: str) -> None:
-    with pytest.raises(LacliError, match="no whole fenced block"):
+    with pytest.raises(LacliError, match="no complete fenced block"):
         first_block(text)
 
 

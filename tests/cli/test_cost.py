@@ -135,5 +135,5 @@ def test_without_times_that_make_sense_there_is_a_sentence_and_no_table(
     assert (finished.code, finished.out) == (1, "") and not kept(cache)
     assert finished.err == (
         "lacli: the machine is too busy, or too slow, to time steps of enough rows "
-        "(try again when it is calm, or give more --seconds)\n"
+        "(try again when other programs are idle, or give more --seconds)\n"
     )

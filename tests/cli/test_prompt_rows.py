@@ -68,8 +68,8 @@ def test_a_request_of_a_batch_file_brings_its_id_its_limit_and_its_sampling(tmp_
         ({"messages": HELLO, "raw": True}, "messages need the chat template"),
         ({"messages": ["Hello"]}, "messages.0: a JSON object is needed"),
         ({"messages": HELLO, "n": 2}, "n: Input should be 1"),
-        ({"messages": HELLO, "tools": [{}]}, "reads no tools"),
-        ({"messages": HELLO, "logit_bias": {"1": 1}}, "no logit_bias"),
+        ({"messages": HELLO, "tools": [{}]}, "has tools or logit_bias"),
+        ({"messages": HELLO, "logit_bias": {"1": 1}}, "has tools or logit_bias"),
         ({"messages": HELLO, "response_format": {"type": "json_schema"}}, "response_format: "),
     ],
 )

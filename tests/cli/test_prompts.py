@@ -116,7 +116,7 @@ def test_a_line_without_room_is_an_error_and_no_answer_and_nothing_of_it_stays(t
 
     path, limits = tmp_path / "out.jsonl", getrlimit(RLIMIT_FSIZE)
     with (
-        pytest.raises(LacliError, match=r"cannot write .*out.jsonl: File too large \(make room"),
+        pytest.raises(LacliError, match=r"cannot write .*out.jsonl: File too large \(free disk space"),
         answers_in(str(path), ASKED, Screen()) as lines,
     ):
         lines.add(ANSWERS[0])
@@ -164,7 +164,7 @@ def test_a_prompt_that_cannot_be_decoded_has_an_error_and_the_others_go_on(tmp_p
     for already in ("", "2 of 4 answers in"):
         done = run(tmp_path, "-o", str(out), "-c", "512", rows=rows)
         assert done.code == 1 and already in done.err
-        assert 'lacli: no answer to 2 of 4 prompts ("error" in its line says why)' in done.err
+        assert 'lacli: no answer to 2 of 4 prompts (see "error" in their lines)' in done.err
         found = [row for _, row in sorted({row["index"]: row for row in rows_of(out.read_text())}.items())]
         assert [row.keys() & {"text", "error"} for row in found] == [{"text"}, {"error"}, {"text", "error"}, {"text"}]
         assert all(row["error"].startswith("the prompt has 6") for row in found[1:3]), found
@@ -189,7 +189,7 @@ def test_ctrl_c_leaves_the_answers_and_the_same_command_goes_on(
         # The last answer takes longer than Ctrl-C.
         endless = ("-n", "-1", "--ignore-eos", "--mode", "auto")
         done = run(tmp_path, "-o", str(out), *endless, rows=rows, env=env)
-    last = "lacli: stopped: 2 of 3 answers written (the same command with -o goes on)"
+    last = "lacli: stopped: 2 of 3 answers written (the same command with -o continues)"
     assert (done.code, done.err.splitlines()[-1]) == (130, last)
     assert run(tmp_path, "-o", str(out), rows=rows).code == 0
     assert texts_of(out.read_text()) == texts_of(run(tmp_path, rows=rows).out)
@@ -202,7 +202,7 @@ def test_answers_to_other_prompts_are_not_taken_for_these(tmp_path: Path, place:
     path = tmp_path / "out.jsonl"
     path.write_text(LINES[0] + json.dumps({**ANSWERS[1], "index": place}) + "\n")
     asked = [ASKED[0], PromptRow(changed), ASKED[2]]
-    with pytest.raises(LacliError, match=f"answers another prompt {place}"), answers_in(str(path), asked, Screen()):
+    with pytest.raises(LacliError, match=f"row {place} of .* answers another"), answers_in(str(path), asked, Screen()):
         pass
 
 
@@ -210,7 +210,7 @@ def test_answers_to_other_prompts_are_not_taken_for_these(tmp_path: Path, place:
 def test_a_file_of_something_else_is_left_alone(tmp_path: Path, text: str) -> None:
     path = tmp_path / "notes"
     path.write_text(text)
-    refused = pytest.raises(LacliError, match="has a line that is no answer .give another name")
+    refused = pytest.raises(LacliError, match="has a line that is not an answer .give another name")
     with refused, answers_in(str(path), ASKED, Screen()):
         pass
     assert path.read_text() == text

@@ -69,7 +69,7 @@ SLIPS = [
     (USAGE, (*ASKED, "-j", __file__), "-jf FILE reads one"),
     (USAGE, ("run", "-q", "--prompts", __file__, "--replicas", "2"), "leave --replicas out"),
     (USAGE, ("serve", "-q", "--port", "0", "--replicas", "2"), "leave --replicas out"),
-    (USAGE, (*ASKED, "-e"), "there is no -e (texts are taken as they stand; $'a\\nb' has"),
+    (USAGE, (*ASKED, "-e"), "there is no -e (lacli decodes no escapes; $'a\\nb' has"),
     *((USAGE, (*ASKED, *flags), "llama-export-lora") for flags in (("--lora", "x"), ("--lora=x",))),
     *(
         (USAGE, ("run", "m.gguf", flag, "draft.gguf"), "lacli needs no draft model")
@@ -80,8 +80,8 @@ SLIPS = [
     (USAGE, ("chat", "-sys", "-e", "-f", "x"), "there is no -f (lacli run has it"),
     (USAGE, ("bensh",), "no such command 'bensh'. Did you mean 'bench'"),
     (USAGE, ("run", "--no-stdin", "-p", "-"), "--no-stdin"),
-    (USAGE, (*ASKED, "-x", "--json"), "-x prints a block alone"),
-    (FAILED, (*ASKED, "-n", "3", "-x"), "the answer has no whole fenced block"),
+    (USAGE, (*ASKED, "-x", "--json"), "-x cannot be combined with --json or --prompts"),
+    (FAILED, (*ASKED, "-n", "3", "-x"), "the answer has no complete fenced block"),
     (USAGE, (*ASKED, "-l", "99999+1"), "a bias names token 99999, and the model has"),
     (USAGE, (*ASKED, "--grammar", 'root ::= "a'), "the grammar cannot be used: unexpected end of input"),
 ]

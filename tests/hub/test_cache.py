@@ -127,7 +127,7 @@ def test_a_link_that_leads_out_of_the_cache_is_not_touched(cache: Path, model: P
 def test_what_means_several_or_none_or_a_part_of_a_quant_removes_nothing(cache: Path) -> None:
     for quant in ("Q4_K_M", "BF16"):
         hub_cache.add(cache, "me/a", f"a-7b-{quant}.gguf", quant.encode())
-    with pytest.raises(ModelLoadError, match="2 models on this disk are me/a .name one of me/a:BF16, me/a:Q4_K_M"):
+    with pytest.raises(ModelLoadError, match="2 models on this disk fit me/a .name one of me/a:BF16, me/a:Q4_K_M"):
         find_to_remove("me/a", {})
     assert find_to_remove("small", {"small": Alias("small", "me/a", "Q4_K_M")}).name == "me/a:Q4_K_M"
     for name in ("me/a:Q8_0", "me/b", "hf:me/a/b.gguf", "me/a:F16", "me/a:M"):
