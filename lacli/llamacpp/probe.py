@@ -109,9 +109,9 @@ def crash_of(code: int) -> str:
 def run_python(
     command: Sequence[str], timeout_s: float, variables: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run `command`, a Python with the same import path, so that Ctrl-C in the terminal does not end it.
+    """Run a Python with this process's import path; Ctrl-C in the terminal does not end it. Raises TimeoutExpired.
 
-    `command` needs -P, or it could import a json.py of the user's folder. `variables`: added to the environment.
+    `command`: PYTHON, -P (to import nothing from the user's folder), arguments. `variables`: added to the environment.
     """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **(variables or {})}
     # Windows: CREATE_NEW_PROCESS_GROUP, which the module has only there.
