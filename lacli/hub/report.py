@@ -50,7 +50,7 @@ class Inventory:
         return [model for model in self.models if model.path == wanted]
 
     def sizes(self, alias: Alias) -> tuple[int, int]:
-        """Return (file bytes, bytes to run) of the alias's only model on this disk, else of the list; 0: unknown."""
+        """Return (file bytes, bytes to run) of the alias's only model on this disk, else as in `alias`; 0: unknown."""
         here = self.here(alias)
         if len(here) == 1 and (header := here[0].header):
             return here[0].size, running_memory(header)

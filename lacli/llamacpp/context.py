@@ -205,7 +205,7 @@ class DecodingContext(Closing):
 
     @contextmanager
     def _interruptible(self) -> Iterator[None]:
-        """Raise KeyboardInterrupt if Ctrl-C or `interrupt` stops the block's decode; then remove the batch's rows."""
+        """Raise KeyboardInterrupt if Ctrl-C or `interrupt` stops the block's decode. The rows must then be removed."""
         self._interrupted = False
         callback = self._api.ggml_abort_callback(lambda _: self._interrupted)
         with ctrl_c_calls(self.interrupt):

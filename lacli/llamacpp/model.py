@@ -133,7 +133,7 @@ class LlamaModel(Closing):
     def tokenize(self, text: str, *, add_special: bool = True, special: bool = True) -> list[int]:
         """Return the token ids of `text`. `add_special`: add the BOS and EOS tokens that the model wants.
 
-        `special`: names of control tokens become tokens; False: stay text. Raises PromptError for invalid Unicode.
+        `special`: names of control tokens become tokens, else they stay text. Raises PromptError for invalid Unicode.
         """
         try:
             raw = text.encode()

@@ -29,7 +29,7 @@ COMMAND = (PYTHON, "-P", "-m", "lacli.llamacpp.probe")
 """The command of a trial, before its two arguments: a folder for its files, and `repack` or `plain`."""
 
 IN_TRIAL = "_LACLI_TRIAL"
-"""The variable of a process that must use the build without a trial. Its value: the known fault, "" in a trial."""
+"""The environment variable of a process that must not try the build. Its value: the known fault, "" in a trial."""
 
 ROWS = (1, 2, 16)
 """Rows of the tried batches: one row, a few rows and a whole AMX tile have kernels of their own."""
