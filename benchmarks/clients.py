@@ -1,9 +1,9 @@
-"""The programs of docs/clients.md against a server with a model: which work, and what the others fail with.
+"""Run the programs of docs/clients.md against `lacli serve`, and print which work and how the others fail.
 
     python -m benchmarks.clients MODEL.gguf [NAME ...] [--python PYTHON] [--folder FOLDER]
 
-Each block of Python, sh or JavaScript on that page runs as it stands, but with the server's address. A block works
-if it ends without an error and prints something. No client needs the network, and none reports its use.
+Each block of Python, sh or JavaScript on that page runs unchanged except for the server's address. A block works if it
+ends without an error and prints something. No client needs the network, and none reports its use.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SLOTS = 8
 """Slots of 2,048 tokens: together the cells hold the longest prompts, which aider and smolagents send."""
 
 RUNS = {"python": ("python", "-c"), "sh": ("sh", "-ec"), "js": ("node", "--input-type=module", "-e")}
-"""How a block of each language is run."""
+"""The command that runs a block of each language; the block is the last argument."""
 
 QUIET = {
     "AIDER_ANALYTICS": "false",
@@ -41,7 +41,7 @@ QUIET = {
 MISSING = ("ModuleNotFoundError", "ERR_MODULE_NOT_FOUND", "timeout: failed to run command")
 
 ERROR = re.compile(r"[\w.]+( \[\w+\])?: ")
-"""How the line begins that names an error and says what it is."""
+"""The beginning of a line that names an error, as `ValueError: `."""
 
 
 class Block(NamedTuple):
@@ -50,7 +50,7 @@ class Block(NamedTuple):
 
 
 def blocks(page: str) -> dict[str, Block]:
-    """The first block of each section that can run, by the section's heading."""
+    """Return the first runnable block of each section of a Markdown page, by the section's heading."""
     sections = (section.partition("\n") for section in re.split(r"^## ", page, flags=re.MULTILINE)[1:])
     fence = re.compile(rf"^```({'|'.join(RUNS)})\n(.*?)^```", re.DOTALL | re.MULTILINE)
     found = {name: fence.search(text) for name, _, text in sections}
@@ -58,7 +58,7 @@ def blocks(page: str) -> dict[str, Block]:
 
 
 def outcome(block: Block, address: str, folder: Path, environment: Mapping[str, str]) -> str:
-    """Run a block in a folder; return "works", "not installed", or what it fails with."""
+    """Run a block in a folder; return "works", "not installed", or "fails: " and the error."""
     # timeout also ends the programs that a shell started.
     program = ["timeout", str(PATIENCE_S), *RUNS[block.language], block.text.replace(ADDRESS, address)]
     done = subprocess.run(program, capture_output=True, text=True, cwd=folder, env=environment, check=False)

@@ -1,12 +1,12 @@
-"""The core's speed: against a bare loop, and where a step's time goes.
+"""Time the core: against a bare loop, and each part of a step.
 
-    python -m benchmarks.core plain      plain mode against a bare llama_decode + argmax loop
-    python -m benchmarks.core overhead   Python and cache bookkeeping a step, at 200 and 4,000 tokens of context
-    python -m benchmarks.core choose     one vectorised argmax against the backend's greedy sampler
-    python -m benchmarks.core company    what other texts in the cache cost rows and prompts, with -fa on and off
+- `python -m benchmarks.core plain`: plain mode against a bare llama_decode + argmax loop
+- `python -m benchmarks.core overhead`: Python and cache bookkeeping a step, at 200 to 4,000 tokens of context
+- `python -m benchmarks.core choose`: one vectorised argmax against the backend's greedy sampler
+- `python -m benchmarks.core company`: the cost of other sequences in the cache, with -fa on and off
 
-Each prints a Markdown table. Runs of what is compared take turns, so that a noisy machine hits both; quote the
-ratios. No test lives here, and nothing here is timed by the tests.
+Each command prints a Markdown table. The compared runs take turns, so that a noisy machine slows both; quote the
+ratios.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Bench:
         return self.model.tokenize(TURN.format(question))
 
     def long_question(self, tokens: int, first: int = 0) -> str:
-        """The questions of a class with long texts, from number `first` on and then again, cut to about `tokens`."""
+        """Return a text of about `tokens` tokens: the questions of the longest class, from number `first` on."""
         longest = max(self.questions.values(), key=lambda texts: sum(map(len, texts)))
         begin = first % len(longest)
         text = "\n\n".join([*longest[begin:], *longest[:begin]])
@@ -69,7 +69,7 @@ class Bench:
 
 
 def run(engine: LlamaContext, settings: DecodeSettings, prompt: list[int], limit: int) -> RunStatistics:
-    """What the steps of one answer say."""
+    """Decode one answer of at most `limit` tokens, and return the statistics of its steps."""
     statistics = RunStatistics(prompt_tokens=len(prompt))
     for step in Engine(engine, settings).steps(prompt, SequenceOptions(limit)):
         statistics.add(step)
@@ -77,7 +77,7 @@ def run(engine: LlamaContext, settings: DecodeSettings, prompt: list[int], limit
 
 
 def bare_loop(engine: LlamaContext, prompt: list[int], limit: int) -> list[float]:
-    """When each token came from llama_decode and argmax with nothing around them but a reused one-row batch."""
+    """Decode with llama_decode and argmax only; return the time of each token, in seconds of perf_counter."""
     context = engine._handle
     row = lib.llama_batch_init(1, 0, 1)
     row.n_tokens, row.n_seq_id[0], row.seq_id[0][0], row.logits[0] = 1, 1, 0, 1
@@ -97,7 +97,7 @@ def bare_loop(engine: LlamaContext, prompt: list[int], limit: int) -> list[float
 
 
 def plain(bench: Bench) -> Iterator[list[str]]:
-    """Plain mode against the bare loop in turns, by the median time between two tokens."""
+    """Compare the median time between two tokens of plain mode and of the bare loop, which take turns."""
     yield ["class", "bare ms a token", "plain ms a token", "bare / plain"]
     settings = DecodeSettings(mode="plain")
     ratios = []
@@ -120,7 +120,7 @@ def intervals(times: Sequence[float]) -> list[float]:
 
 
 def overhead(bench: Bench) -> Iterator[list[str]]:
-    """Where a step's time goes as the context grows, W=15 N=5 G=15."""
+    """Split the time of a lookahead step (W=15 N=5 G=15) into its parts, at three lengths of the prompt."""
     yield ["context", "rows", "decode ms", "choose ms", "cache ms", "Python ms", "cache + Python ms"]
     settings = DecodeSettings(mode="lookahead")
     with bench.engine(settings) as engine:
@@ -135,7 +135,7 @@ def overhead(bench: Bench) -> Iterator[list[str]]:
 
 
 def choose(bench: Bench) -> Iterator[list[str]]:
-    """Reading 76 rows' choices from the whole vocabulary: decode, choose and their sum, the two ways in turns."""
+    """Time two ways to read the choices of 76 rows, argmax and the backend's greedy sampler, in turns."""
     yield ["way", "decode ms", "choose ms", "sum ms"]
     settings = DecodeSettings(mode="lookahead")
     tree = Tree(5)
@@ -165,9 +165,9 @@ def choose(bench: Bench) -> Iterator[list[str]]:
 
 
 def company(bench: Bench) -> Iterator[list[str]]:
-    """Milliseconds, -fa on / off, of steps of several texts and of a prompt's 128 rows beside what they hold.
+    """Time steps of several sequences, and 128 rows of a prompt while the sequences are in the cache.
 
-    By processor time, so one thread decodes.
+    The cells are milliseconds of processor time with -fa on / off. One thread decodes.
     """
     yield ["texts", "tokens each", "a row each", "four rows each", "128 of a prompt", "those and a row each"]
     for count, tokens in product((1, 2, 4, 8), (100, 400, 1200)):
@@ -193,7 +193,7 @@ def company(bench: Bench) -> Iterator[list[str]]:
 
 
 def _took(bench: Bench, engine: LlamaContext, parts: Sequence[BatchPart]) -> float:
-    """Processor seconds of a step with these parts, the median of some; it leaves nothing in the cache."""
+    """Return the median processor seconds of a step with these parts. Their rows leave the cache again."""
     rows = sum(len(part.uncached) + (len(part.tree.tokens) if part.tree else 0) for part in parts)
     times = []
     for _ in range(bench.repeats):

@@ -1,12 +1,12 @@
-"""How many answers of a model are plain decoding's, how far a step of 8 rows moves logits, and what --strict costs.
+"""Count answers that equal plain decoding's; measure how a step of 8 rows changes logits, and the cost of --strict.
 
     python -m benchmarks.exactness --model FILE --questions spec_bench_question.jsonl
     python -m benchmarks.exactness --model FILE ... --modes auto lookup --answers 8
 
-Prints a row of the tables of docs/internals/exactness.md for each model. The questions are Spec-Bench's (JSON lines
-with `category` and `turns`): first turns of at most 300 tokens, spread over the categories. Decoding with and without
---strict are processes of their own, because ggml chooses its kernels once a process, and take turns question by
-question. In the manner of the paper's Appendix E. No test lives here.
+Prints a row for the tables of docs/internals/exactness.md. The questions are Spec-Bench's (JSON lines with `category`
+and `turns`): first turns of at most 300 tokens, spread over the categories. One process decodes with --strict and one
+without, because ggml chooses its kernels once a process. The two take turns, question by question. The method is the
+paper's Appendix E.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ MODES = {
     "lookahead 5/4/5": DecodeSettings(mode="lookahead", window=5, ngram=4, guesses=5),
 }
 LONGEST = 300
-"""Tokens of a question at most, so that a large model can be measured."""
+"""The most tokens of a question, so that a large model can be measured."""
 
 ROWS = 8
-"""Rows of the step that logits are compared with: about what mode auto takes on a CPU."""
+"""Rows of a step whose logits are compared with plain decoding's: about mode auto's rows on a CPU."""
 
 
 class Kept:
@@ -64,7 +64,7 @@ class Kept:
 
 
 def chosen_questions(path: Path) -> Iterator[str]:
-    """First turns, one of each category in turn."""
+    """Yield the first turns of the questions; the categories take turns."""
     categories: dict[str, list[str]] = {}
     for line in path.read_text().splitlines():
         row = json.loads(line)
@@ -74,7 +74,7 @@ def chosen_questions(path: Path) -> Iterator[str]:
 
 
 def moved(engine: Context, prompt: Sequence[int], tokens: Sequence[int], plain: Sequence[Floats]) -> float:
-    """How far logits move at most if the answer is decoded ROWS tokens at a time and not one by one."""
+    """Return the largest change of a logit if `tokens` come in steps of ROWS. `plain`: logits of one-row steps."""
     inputs, past, largest = [prompt[-1], *tokens[:-1]], len(prompt) - 1, 0.0
     engine.clear()
     assert engine.decode(from_tokens(prompt[:-1], 0)), "the context has room"
@@ -88,7 +88,7 @@ def moved(engine: Context, prompt: Sequence[int], tokens: Sequence[int], plain: 
 
 
 def work(arguments: argparse.Namespace) -> None:
-    """Answer the question of each line of standard input plainly and in every mode, and write what came of it."""
+    """Answer each line of standard input (a JSON string) in every mode; print a line of JSON with the results."""
     model_settings = ModelSettings(context=1024, gpu_layers=0, threads=arguments.threads)
     plain, modes = PLAIN, {name: MODES[name] for name in arguments.modes}
     if arguments.strict:
@@ -102,9 +102,9 @@ def work(arguments: argparse.Namespace) -> None:
         def open_engine(decode: DecodeSettings) -> LlamaContext:
             return LlamaContext(model, model_settings, ContextSize.of(decode), backend_greedy=False)
 
-        # A base model goes on with the question.
+        # A base model continues the question.
         template = choose_template("", model)[0] if model.chat_template else None
-        # A check gives mode auto large steps; here it takes those that pay, as for a user.
+        # A check forces mode auto to take large steps; here auto chooses its steps as for a user.
         comparison = Comparison(open_engine, arguments.tokens, plain, cost=None)
         stack.enter_context(comparison)
         engines = {name: BatchRecorder(stack.enter_context(open_engine(mode))) for name, mode in modes.items()}
@@ -137,7 +137,7 @@ class Worker:
         self.answers: list[dict[str, Any]] = []
 
     def ask(self, question: str) -> bool:
-        """Whether the question was short enough to be answered."""
+        """Have a question answered; return False if it has more than LONGEST tokens."""
         assert self._process.stdin and self._process.stdout
         print(json.dumps(question), file=self._process.stdin, flush=True)
         if found := json.loads(self._process.stdout.readline()):
@@ -145,7 +145,7 @@ class Worker:
         return bool(found)
 
     def equal(self, mode: str) -> str:
-        """How many answers of a mode are plain decoding's, and how many of the others are bugs."""
+        """Return a cell: how many answers of a mode equal plain decoding's, and how many differ by a bug."""
         verdicts = [answer["verdicts"][mode] for answer in self.answers]
         bugs = verdicts.count("bug")
         return f"{verdicts.count('identical')} of {len(verdicts)}" + (f", {bugs} BUGS" if bugs else "")

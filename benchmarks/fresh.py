@@ -1,12 +1,12 @@
-"""Mode auto beside what a user would pick instead: every answer by a new process, all contenders in turns.
+"""Compare mode auto with the alternatives of a user: a new process for every answer, all contenders in turns.
 
     python -m benchmarks.fresh --model FILE --spec-bench question.jsonl --seconds 1500 --json rows.jsonl
-    python -m benchmarks.fresh --table rows.jsonl        only the tables of what --json has kept
+    python -m benchmarks.fresh --table rows.jsonl        print only the tables of the answers in rows.jsonl
 
-A contender is plain, auto, lookup, lookahead:W/N/G (behind it @ik where ik_llama.cpp decodes), or a program of
-llama.cpp's on PATH: llama-lookup, llama-lookahead, llama-server:KIND of speculation. All get the same rendered prompt
-and decode greedily. lacli finds the cache folder that one earlier answer of the model left, as a user's second run
-does. Speeds are those of the decode phase by each program's own clock. Progress is told on stderr.
+A contender is plain, auto, lookup, lookahead:W/N/G, or one of llama.cpp's programs on PATH: llama-lookup,
+llama-lookahead, llama-server:KIND of speculation. A mode with @ik at its end decodes with ik_llama.cpp. All contenders
+decode the same rendered prompt greedily. lacli gets the cache folder after one earlier answer of the model, as in a
+user's second run. Speeds are of the decode phase, by each program's own clock. Progress is printed on stderr.
 """
 
 from __future__ import annotations
@@ -47,22 +47,22 @@ CLASSES = {
     "extract": "JSON extraction",
     "third turn": "third turn",
 }
-"""The classes that are asked, by their names in Spec-Bench's and lacli's own files."""
+"""The measured classes, by their names in the files of Spec-Bench and of lacli."""
 
 QUICK = (
     "plain,auto,lookup,lookahead:5/4/5,llama-lookup,"
     "llama-server:ngram-simple,llama-server:ngram-cache,llama-server:ngram-mod"
 )
 SLOW = "lookahead:15/5/15,llama-lookahead"
-"""On two CPU cores an answer of 96 tokens takes a 0.5B model 20 seconds in these."""
+"""Contenders that need 20 seconds for 96 tokens with a 0.5B model on two CPU cores."""
 
 EARLIER = "Write a Python function that reads a CSV file into a list of dictionaries, and explain how it works."
-"""The prompt of the answer that was given before."""
+"""The prompt of one answer by lacli before the measured answers; it fills the cache folder."""
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """A conversation up to the answer that is measured, as text and as token ids; number `place` of its class."""
+    """A conversation up to the measured answer, as text and as token ids. `place`: its number in its class."""
 
     kind: str
     place: int
@@ -71,17 +71,17 @@ class Prompt:
 
 
 Ask = Callable[[Prompt, int], Answer]
-"""Answers a prompt with at most the given number of tokens."""
+"""A function that answers a prompt with at most the given number of tokens."""
 
 Key = tuple[str, int, str]
-"""The class and place of a prompt, and who answers."""
+"""The class and the place of a prompt, and the contender's name."""
 
 
 def read_conversations(paths: Sequence[Path]) -> dict[str, list[list[str]]]:
-    """Return the conversations of each class, texts of the user and of the model in turns, up to the last question.
+    """Return the conversations of each class; each is a list of texts of user and model in turns, question last.
 
-    A row's `answers` are those to its `turns` but the last; of turns without answers the first is asked. Raises
-    LacliError for a file that cannot be read.
+    A row's `answers` are the model's texts after its `turns`. The first turn without an answer is the question.
+    Raises LacliError for a file that cannot be read.
     """
     found: dict[str, list[list[str]]] = {kind: [] for kind in CLASSES.values()}
     for path in paths:
@@ -105,7 +105,7 @@ def prompt_of(session: ModelEngine, kind: str, place: int, conversation: Sequenc
 
 
 def lacli(arguments: Sequence[str], cache: Path) -> dict[str, Any]:
-    """Return the JSON object of a new `lacli run`, with no settings from the environment. Raises LacliError."""
+    """Run `lacli run` without LACLI_ variables, and return its JSON. Raises LacliError if it fails or is too slow."""
     kept = {name: value for name, value in environment().items() if not name.startswith("LACLI_")}
     seconds = START_S + ANSWER_S
     try:
@@ -128,7 +128,7 @@ def lacli(arguments: Sequence[str], cache: Path) -> dict[str, Any]:
 
 
 def asking_lacli(model: Path, flags: Sequence[str], cache: Path) -> Ask:
-    """Answers by lacli, which finds a copy of the folder `cache` each time."""
+    """Return a function that answers with a new `lacli run` and a fresh copy of the folder `cache`."""
 
     def ask(prompt: Prompt, limit: int) -> Answer:
         with TemporaryDirectory(prefix="lacli-") as copy:
@@ -143,12 +143,12 @@ def asking_lacli(model: Path, flags: Sequence[str], cache: Path) -> Ask:
 
 
 def asking_rival(rival: Rival, model: Path, settings: ModelSettings, *, offloaded: bool) -> Ask:
-    """Answers by a program of llama.cpp's, which is started and ended each time."""
+    """Return a function that answers with a new process of llama.cpp's program each time."""
     return lambda prompt, limit: rival.answer(prompt.text, prompt.tokens, limit, model, settings, offloaded=offloaded)
 
 
 def flags_of(name: str) -> list[str]:
-    """The flags of lacli for a contender's name."""
+    """Return the flags of lacli for a contender's name, as `lookahead:5/4/5@ik`."""
     named, _, engine = name.partition("@")
     mode, _, sizes = named.partition(":")
     letters = zip(("-W", "-N", "-G"), sizes.split("/"), strict=True) if sizes else ()
@@ -158,7 +158,7 @@ def flags_of(name: str) -> list[str]:
 def contenders(
     names: Sequence[str], model: Path, session: ModelEngine, cache: Path, draft: Path | None = None
 ) -> dict[str, Ask]:
-    """Who answers, by the names in the table. `cache`: of lacli. `draft`: the model of a llama-server that drafts."""
+    """Return a function for each name. `cache`: lacli's cache folder. `draft`: the draft model of llama-server."""
     model_settings = replace(session.model_settings, context=session.context.cells)
     found: dict[str, Ask] = {}
     for name in names:
@@ -173,10 +173,10 @@ def contenders(
 
 @dataclass(frozen=True)
 class Plan:
-    """What is asked: `each` prompts of every class, answers of at most `limit` tokens, by all contenders in turns.
+    """A measurement: `each` prompts of every class, answered with at most `limit` tokens by all contenders in turns.
 
-    `slow`: those of the contenders that are asked the first prompt of every class only. `until`: when the last round
-    should end, by the monotonic clock.
+    `slow`: contenders that answer only the first prompt of every class. `until`: the time at which the last round
+    should have ended, in seconds of the monotonic clock.
     """
 
     model: str
@@ -187,10 +187,10 @@ class Plan:
     until: float = math.inf
 
     def rows(self, prompts: Mapping[str, Sequence[Prompt]], known: Sequence[Row] = ()) -> Iterator[Row]:
-        """Ask, and yield the new answers; what `known` rows have is not asked again.
+        """Have the prompts answered, and yield the new answers. Answers in `known` rows are not repeated.
 
-        A prompt whose first answer is too short to count makes room for the next one of its class. No round begins
-        that would end too late if it took as long as the longest one before.
+        If the first answer to a prompt is too short to count, the class continues with its next prompt.
+        A round does not begin if it would end after `until`, with the duration of the longest round before it.
         """
         answers = {
             (row.kind, row.place, row.contender): row.answer
@@ -213,13 +213,13 @@ class Plan:
                         break
 
     def _in_turn(self, lap: int, number: int) -> list[str]:
-        """The contenders of a round of the class `number`: another quick one begins each time, the slow ones end it."""
+        """Return the names of a round in order. The first one changes each round; slow ones end lap 0 only."""
         quick = [name for name in self.contenders if name not in self.slow]
         first = (lap + number) % len(quick)
         return [*quick[first:], *quick[:first], *(name for name in self.contenders if name in self.slow and not lap)]
 
     def _round(self, prompt: Prompt, names: Sequence[str], answers: Mapping[Key, Answer]) -> Iterator[Row]:
-        """Yield the new answers to a prompt until one is too short; one that fails is told and left out."""
+        """Yield the new answers to a prompt; stop after the first if that is too short. Errors go to stderr."""
         for name in names:
             place = f"{self.model}, {prompt.kind} {prompt.place}, {name}"
             if self._is_short(prompt, answers):
@@ -235,7 +235,7 @@ class Plan:
             yield Row(self.model, self.limit, prompt.kind, prompt.place, name, answer)
 
     def _is_short(self, prompt: Prompt, answers: Mapping[Key, Answer]) -> bool:
-        """Whether the first answer to a prompt is too short to count."""
+        """Whether the first answer to a prompt has fewer than SHORTEST tokens and fewer than the limit."""
         first = next((answers[key] for key in answers if key[:2] == (prompt.kind, prompt.place)), None)
         return first is not None and first.tokens < min(SHORTEST, self.limit)
 
@@ -245,7 +245,7 @@ def say(line: str) -> None:
 
 
 def measure(arguments: argparse.Namespace, known: Sequence[Row]) -> Iterator[Row]:
-    """Open the model, give the earlier answer, and ask all contenders."""
+    """Let lacli give one answer that is not counted, then yield the answers of all contenders."""
     until = monotonic() + arguments.seconds
     model: Path = arguments.model.resolve()
     threads: int = arguments.threads
@@ -276,9 +276,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, help="the GGUF file that answers")
     parser.add_argument("--draft", type=Path, help="a small GGUF file, with which a llama-server answers too")
-    parser.add_argument("--contenders", default=QUICK, help="who answers, with commas; default: %(default)s")
+    parser.add_argument("--contenders", default=QUICK, help="contenders, with commas; default: %(default)s")
     parser.add_argument(
-        "--slow", default=SLOW, help="who is asked the first prompt of each class only; default: %(default)s"
+        "--slow", default=SLOW, help="contenders for the first prompt of each class only; default: %(default)s"
     )
     parser.add_argument(
         "--spec-bench",
@@ -286,17 +286,17 @@ def main() -> None:
         action="append",
         default=[],
         metavar="FILE",
-        help="Spec-Bench's question.jsonl: without it only code edit, JSON extraction and third turn are asked",
+        help="Spec-Bench's question.jsonl; without it only code edit, JSON extraction and third turn are measured",
     )
     parser.add_argument("--each", type=int, default=4, help="prompts of each class")
-    parser.add_argument("-n", "--predict", type=int, default=96, help="tokens of an answer, at most")
-    parser.add_argument("-t", "--threads", type=int, default=0, help="0: one for each physical core")
-    parser.add_argument("--seconds", type=float, default=math.inf, help="of all of it")
-    parser.add_argument("--json", type=Path, help="add each answer to this file; what it has is not asked again")
-    parser.add_argument("--table", type=Path, nargs="+", help="measure nothing, and show what --json has kept")
+    parser.add_argument("-n", "--predict", type=int, default=96, help="the most tokens of an answer")
+    parser.add_argument("-t", "--threads", type=int, default=0, help="threads; 0: one for each physical core")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="stop after this time")
+    parser.add_argument("--json", type=Path, help="add each answer to this file; answers in it are not repeated")
+    parser.add_argument("--table", type=Path, nargs="+", help="measure nothing; print the tables of --json files")
     arguments = parser.parse_args()
     if not (arguments.model or arguments.table):
-        parser.error("--model FILE says which model answers")
+        parser.error("give the model with --model FILE, or files of --json with --table")
     files = arguments.table or [path for path in (arguments.json,) if path and path.exists()]
     try:
         rows = [row for path in files for row in read_rows(path)]

@@ -1,4 +1,4 @@
-"""The answers of `benchmarks.fresh` as records, and the tables that are made of them."""
+"""The answers of `benchmarks.fresh` as records, and their tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lacli.text.format import markdown
 PLAIN = "plain"
 
 SHORTEST = 16
-"""Tokens of an answer that counts. Of fewer the timer and the first step are a noticeable part."""
+"""The fewest tokens of an answer that counts. In a shorter answer the clock's error and the first step weigh much."""
 
 SPEEDS = f"""Times as fast as plain decoding, with 95% intervals; under {PLAIN}, its tokens a second. {ALL}: the mean
 over all prompts (geometric). Each answer is a new process; lacli finds the cache folder that one earlier answer of the
@@ -25,7 +25,7 @@ STEPS = "Tokens a step, with the rows of a step in brackets, and how many texts 
 
 @dataclass(frozen=True)
 class Answer:
-    """`tokens` decoded in `seconds`, in so many `steps`. `rows`: of a step on average, None if that is not known."""
+    """An answer of `tokens` tokens, decoded in `seconds`. `rows`: the mean rows of a step, None if unknown."""
 
     tokens: int
     seconds: float
@@ -41,7 +41,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Row:
-    """An answer, who gave it, and to what: number `place` of a class. `limit`: tokens that were asked for."""
+    """An answer of a contender to prompt number `place` of the class `kind`. `limit`: the most tokens allowed."""
 
     model: str
     limit: int
@@ -52,7 +52,7 @@ class Row:
 
     @property
     def is_long(self) -> bool:
-        """Whether the answer is long enough to count; of a shorter limit every answer is."""
+        """Whether the answer has SHORTEST tokens, or `limit` tokens if that is less."""
         return self.answer.tokens >= min(SHORTEST, self.limit)
 
 
@@ -60,7 +60,7 @@ Rows = Sequence[Row]
 
 
 def tables(rows: Rows) -> str:
-    """Two tables for each model and length of answers, classes by contenders: speeds, and what a step brought."""
+    """Return two tables for each model and limit, speeds and tokens a step: a row a class, a column a contender."""
     found = []
     for model, limit in dict.fromkeys((row.model, row.limit) for row in rows):
         own = [row for row in rows if (row.model, row.limit) == (model, limit)]
@@ -72,11 +72,11 @@ def tables(rows: Rows) -> str:
 
 
 Cell = Callable[[Rows, Rows], str]
-"""What a cell says of some of a contender's rows, beside plain decoding's of the same class."""
+"""A function that writes a cell from a contender's rows and plain decoding's rows of the same class."""
 
 
 def table(rows: Rows, cell: Cell, last: Cell | None = None) -> str:
-    """Classes by contenders, plain decoding first, and a row over all classes. `last`: of one more such row."""
+    """Return a table: a row a class and one over all, a column a contender. `last`: for one more row over all."""
     names = [PLAIN, *dict.fromkeys(row.contender for row in rows if row.contender != PLAIN)]
     kinds = [*dict.fromkeys(row.kind for row in rows)]
 
@@ -90,7 +90,7 @@ def table(rows: Rows, cell: Cell, last: Cell | None = None) -> str:
 
 
 def speed(rows: Rows, plain: Rows) -> str:
-    """Tokens a second of plain decoding; of another contender how many times as fast it is, prompt by prompt."""
+    """Return plain decoding's tokens a second, or how many times as fast another contender is, prompt by prompt."""
     if rows == plain:
         return f"{1 / median([row.answer.token_s for row in plain]):.1f}/s" if plain else ""
     beside = {(row.kind, row.place): row.answer.token_s for row in plain}
@@ -102,7 +102,7 @@ def speed(rows: Rows, plain: Rows) -> str:
 
 
 def step(rows: Rows, plain: Rows) -> str:
-    """S, and the mean of the rows of a step where all answers tell them."""
+    """Return S, and the mean rows of a step in brackets if all answers have them."""
     if not rows:
         return ""
     sizes = [row.answer.rows for row in rows if row.answer.rows is not None]
@@ -111,7 +111,7 @@ def step(rows: Rows, plain: Rows) -> str:
 
 
 def same_texts(rows: Rows, plain: Rows) -> str:
-    """How many of the texts are plain decoding's, as far as both go."""
+    """Return how many texts equal plain decoding's, up to the end of the shorter text."""
     texts = {(row.kind, row.place): row.answer.text for row in plain}
     pairs = [(row.answer.text, texts[key]) for row in rows if (key := (row.kind, row.place)) in texts]
     same = sum(bool(own) and (own.startswith(other) or other.startswith(own)) for own, other in pairs)
@@ -119,7 +119,7 @@ def same_texts(rows: Rows, plain: Rows) -> str:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """What --json has kept; the last line may be cut off."""
+    """Return the rows in a file of --json. A last line without a line break is ignored."""
     found = []
     for line in path.read_text("utf-8").splitlines(keepends=True):
         if line.endswith("\n"):

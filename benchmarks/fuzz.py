@@ -1,11 +1,11 @@
-"""Runs of lacli with odd flags and garbled files: each has to end by itself, and in one of our ways.
+"""Run lacli with odd flags and garbled files; each run has to end in time, with a documented exit code.
 
-    python -m benchmarks.fuzz                           100 runs of each kind
-    python -m benchmarks.fuzz --runs 500 flags          of one kind only
-    python -m benchmarks.fuzz --runs 1 --seed 17 flags  run 17 again, as the table names it
+- `python -m benchmarks.fuzz`: 100 runs of each kind
+- `python -m benchmarks.fuzz --runs 500 flags`: 500 runs of one kind
+- `python -m benchmarks.fuzz --runs 1 --seed 17 flags`: run 17 again, with the flags as printed
 
-A run is clean if it ends in time with an exit code of ours, within bounded memory, and without a traceback or a
-signal. What was not clean is printed with its seed; the exit code is 1 then. Linux only: it bounds memory.
+A clean run ends in time with one of CODES, below the memory limit, without a traceback or a signal. Each other run is
+printed with its seed, and the exit code is 1 then. Linux only: the memory limit needs it.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from lacli.text.records import NAME, Records
 from tests.loading import STDLIB_7M
 
 CODES = {0, 1, 2, 3, 130}
-"""Exit codes that docs name: an answer, something outside, a wrong flag, inexact, Ctrl-C."""
+"""The documented exit codes: success, a fault outside lacli, a wrong flag, an inexact check, Ctrl-C."""
 
 MEMORY, SECONDS = 4 << 30, 60.0
-"""Bytes of data and seconds of a run: the bundled model needs less than half a GB and some seconds."""
+"""The most bytes of memory and seconds of a run. The bundled model needs less than half a GB and some seconds."""
 
 FEW = ("-n", "2", "-c", "256")
 COMMANDS = vars(get_command(program()))["commands"]
@@ -54,7 +54,7 @@ ROOT = Path(__file__).parent.parent
 
 @dataclass(frozen=True)
 class Run:
-    """A run to be: arguments of lacli and its standard input."""
+    """The arguments of a run of lacli, and its standard input."""
 
     arguments: Sequence[str]
     stdin: bytes = b""
@@ -64,7 +64,7 @@ Kind = Callable[[Random, Path], Run]
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """A user of `folder` alone, without a network, on one thread of the processor."""
+    """Return environment variables for a user whose files are all in `folder`, offline, on one CPU thread."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
     homes = {f"XDG_{name.upper()}_HOME": str(folder / name) for name in ("cache", "config", "data", "state")}
     hub = {"HF_HUB_CACHE": str(folder / "hub"), "HF_HUB_OFFLINE": "1"}
@@ -73,7 +73,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def problem(run: Run, folder: Path) -> str:
-    """Do a run in its folder; what was not clean about it, "" for nothing."""
+    """Do a run in `folder`; return a phrase for what went wrong, "" after a clean run."""
     with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as printed:
         stdin.write(run.stdin)
         stdin.seek(0)
@@ -100,7 +100,7 @@ def problem(run: Run, folder: Path) -> str:
 
 
 FLAGS_OF = ("run", "chat", "check", "mask", "show", "list", "doctor")
-"""Commands without a network and without a long measurement."""
+"""Commands that need no network and measure nothing for long."""
 
 LEFT_OUT = {"--verbose", "--install-completion", "--show-completion", "--rpc"}
 VALUES = (
@@ -111,7 +111,7 @@ VALUES = (
 
 
 def odd_flags(random: Random, folder: Path) -> Run:
-    """Some options of a command, with values that they take and values that they do not."""
+    """Return a run of a random command with random options, of valid and invalid values."""
     name = random.choice(FLAGS_OF)
 
     options = [each for each in COMMANDS[name].params if each.opts[0].startswith("-") and each.opts[0] not in LEFT_OUT]
@@ -133,7 +133,7 @@ OURS = {
     "hub/models--a--b/refs/main": (("run", "a/b", "--offline", "-p", "hi", *FEW), ("list", "--json")),
     f"hub/models--a--b/gguf/{COMMIT}.json": (("run", "a/b:Q8_0", "--offline", "-p", "hi", *FEW), ("list",)),
 }
-"""Files that lacli or the hub's library keeps, and runs that read them."""
+"""Files that lacli or huggingface_hub writes, and runs that read them."""
 
 THEIRS = {
     "prompt.txt": (("run", "-f", "prompt.txt", *FEW),),
@@ -143,7 +143,7 @@ THEIRS = {
     "template.jinja": (("run", "--chat-template", "./template.jinja", "-p", "hi", *FEW),),
     "prompts.jsonl": (("bench", "--prompts", "prompts.jsonl", "--modes", "lookup", "--each", "1", "-r", "1", *FEW),),
 }
-"""Files that users write, and name."""
+"""Files that users write, and runs that name them."""
 
 CONTENTS = {
     "config/lacli/models.txt": f"mine {STDLIB_7M}\n",
@@ -165,7 +165,7 @@ OTHER = (
 
 
 def furnished(folder: Path) -> None:
-    """Put every file into a folder as it should be."""
+    """Write every file into a folder, undamaged. Ends the program if a chat with these files is not clean."""
     for name, text in CONTENTS.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
@@ -181,7 +181,7 @@ def furnished(folder: Path) -> None:
 
 
 def garbled_file(random: Random, folder: Path) -> Run:
-    """One of the files with something else in it, or something else in its place."""
+    """Copy all files into `folder`, damage or replace one of them, and return a run that reads that file."""
     shutil.copytree(folder.parent / "furnished", folder, symlinks=True, dirs_exist_ok=True)
     name, runs = random.choice([*OURS.items(), *THEIRS.items()])
     (path,) = folder.glob(name)
@@ -190,7 +190,7 @@ def garbled_file(random: Random, folder: Path) -> Run:
 
 
 def garble(path: Path, random: Random) -> None:
-    """Damage a file."""
+    """Damage a file in a random way, or replace it by a folder or by /dev/zero."""
     raw = path.read_bytes()
     at = random.randrange(len(raw))
     match random.choice(("cut", "flip", "noise", "value", "value", "zeros", "deep", "twice", "folder", "zero")):
@@ -223,7 +223,7 @@ KINDS: dict[str, Kind] = {"flags": odd_flags, "files": garbled_file}
 
 
 def fuzz(kinds: Sequence[str], runs: int, seed: int) -> Counter[str]:
-    """Do `runs` runs of each kind, the first with this seed; print those that are not clean, and count them by kind."""
+    """Do `runs` runs of each kind, with seeds from `seed` on. Print and count (by kind) the runs with a fault."""
     found: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as folder:
         if "files" in kinds:
@@ -243,8 +243,8 @@ def fuzz(kinds: Sequence[str], runs: int, seed: int) -> Counter[str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kinds", nargs="*", metavar="KIND", help=", ".join(KINDS))
-    parser.add_argument("--runs", type=int, default=100, help="of each kind")
-    parser.add_argument("--seed", type=int, default=0, help="of the first run")
+    parser.add_argument("--runs", type=int, default=100, help="runs of each kind")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first run")
     given = parser.parse_args(arguments)
     kinds = given.kinds or list(KINDS)
     if unknown := [kind for kind in kinds if kind not in KINDS]:

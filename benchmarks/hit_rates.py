@@ -1,10 +1,9 @@
-"""How often each kind of mode auto's guesses comes true in recorded answers: what it should expect at first.
+"""Measure how often each kind of mode auto's drafts is accepted in recorded answers, to set auto's first estimates.
 
     python -m benchmarks.hit_rates --models FILE,FILE --spec-bench FILE
 
-Each source follows each answer token by token, as in plain steps, and knows the prompt and the answer so far. The
-answers are those that `benchmarks.replay --record` has decoded. A class counts as much as any other, however many
-tokens its answers have. No test lives here.
+Each source drafts each token of each answer from the prompt and the answer so far. `benchmarks.replay --record` has
+decoded the answers. Every class has the same weight, however many tokens its answers have.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ EXPECTED: Mapping[str, Sequence[float]] = {"suffix": suffix.EXPECTED, "rewriting
 
 
 class Count(HitRates):
-    """Hits and tries of each kind, all of the same weight."""
+    """Counts of accepted drafts (`hits`) and of drafts (`tries`), by kind."""
 
     def __init__(self, expected: Sequence[float]) -> None:
         super().__init__(expected)
@@ -36,7 +35,7 @@ class Count(HitRates):
 
 
 def follow(record: Record) -> dict[str, Count]:
-    """Let each source guess every token of a recorded answer."""
+    """Let each source draft every token of a recorded answer; return the counts of each source by its name."""
     counts = {name: Count(chances) for name, chances in EXPECTED.items()}
     matches = SuffixSource(frozenset(record.ends).__contains__)
     copies = RewritingSource(matches)
@@ -52,12 +51,12 @@ def follow(record: Record) -> dict[str, Count]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", required=True, help="GGUF files whose answers are recorded, with commas")
+    parser.add_argument("--models", required=True, help="GGUF files with recorded answers, with commas")
     parser.add_argument("--spec-bench", type=Path, required=True, help="Spec-Bench's question.jsonl")
-    parser.add_argument("--half", choices=("tune", "report"), default="tune", help="of the questions")
+    parser.add_argument("--half", choices=("tune", "report"), default="tune", help="the half of the questions")
     parser.add_argument("--each", type=int, default=6, help="questions of a class and half")
     parser.add_argument("--limit", type=int, default=96, help="tokens of an answer")
-    parser.add_argument("--cache", type=Path, default=CACHE, help="where the records lie")
+    parser.add_argument("--cache", type=Path, default=CACHE, help="the folder of the records")
     arguments = parser.parse_args()
     found: dict[tuple[str, int], dict[str, list[int]]] = {}
     for model in arguments.models.split(","):
@@ -80,7 +79,7 @@ def main() -> None:
 
 
 MIN_TRIES = 10
-"""Tries of a class from which its own rate is shown."""
+"""The fewest tries of a class whose rate counts for the column `by class`."""
 
 if __name__ == "__main__":
     main()

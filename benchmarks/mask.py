@@ -1,8 +1,8 @@
-"""A drawing of one full lookahead step, with the part of each row and the rows it sees.
+"""Draw one full lookahead step: the part of each row, and the rows that it sees.
 
     python -m benchmarks.mask -W 5 -N 4 -G 2
 
-It comes from the code that decodes, and needs no model. I: the input, V: candidates to verify, L: the window.
+The drawing uses the decoding code and needs no model. I: the input, V: candidates to verify, L: the window.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class Row:
     ids: tuple[int, ...]
 
     def sees(self, other: Row) -> bool:
-        """Whether it sees another row, by llama.cpp's mask for a unified cache."""
+        """Whether this row sees another row, by llama.cpp's mask for a unified cache."""
         return other.position <= self.position and not set(self.ids).isdisjoint(other.ids)
 
 
 def rows_of(settings: DecodeSettings) -> list[Row]:
     """Return the rows of a step with a full window and G candidates.
 
-    Id 0 is the sequence's own, ids 1 to W are the columns', and the candidates' ids follow.
+    Id 0 belongs to the sequence, ids 1 to W to the window's columns, and the next G ids to the candidates.
     """
     tree, rows = full_step(settings), list[Row]()
     for position, logits, ids in zip(tree.depths, tree.verified, tree.ids, strict=True):
@@ -54,7 +54,7 @@ def rows_of(settings: DecodeSettings) -> list[Row]:
 
 
 def full_step(settings: DecodeSettings) -> Tree:
-    """The tree of mode lookahead if its pool knows G n-grams after the input; token ids mean nothing here."""
+    """Return mode lookahead's tree with G n-grams for the input in its pool. The token ids are arbitrary."""
     settings = replace(settings, mode="lookahead", pool_prompt=False)
     pool = NgramPool(settings.ngram, settings.guesses)
     mode = Lookahead(settings, pool, lambda token: False)

@@ -1,10 +1,10 @@
-"""How tight the net of tests is: mistakes put into the code one at a time, and the tests that should notice each.
+"""Plant mistakes in the code one at a time, and see whether the tests fail.
 
     python -m benchmarks.mutations [--only WORD] [--jobs 2]
 
-Each mutant is a fragment of a source file and what takes its place, with the test files that are asked. The working
-tree is copied, the fragment replaced, and pytest run with -x: a mutant is caught where a test fails. The table's last
-line counts them; tests may move or go as long as that number does not fall.
+Each mutant replaces a fragment of a source file in a copy of the working tree. Then pytest -x runs the mutant's test
+files. A mutant is caught if a test fails. The last line counts the caught mutants; tests may be moved or removed as
+long as that number does not fall.
 """
 
 from __future__ import annotations
@@ -28,19 +28,18 @@ ROOT = Path(__file__).resolve().parent.parent
 COPIED = ("lacli", "tests", "benchmarks", "recipes", "docs", "pyproject.toml", "README.md")
 
 PATIENCE_S = 600.0
-"""Seconds that the tests of one mutant may take; a mutant whose tests never end is caught."""
+"""Seconds that the tests of one mutant may take. A mutant whose tests take longer is caught."""
 
 LOOP = ("tests/engine/test_engine.py", "tests/engine/test_seeds.py")
-"""Every mode equals plain decoding, token by token and seed by seed, on the fake engine."""
-
+"""Tests that every mode equals plain decoding, token by token and seed by seed, on the fake context."""
 
 MANY = ("tests/engine/test_admission.py",)
-"""Every text among others gets what it gets alone."""
+"""Tests that several sequences get the tokens that each gets alone."""
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """A mistake: the file, the fragment that stands in it once, what takes its place, and the tests that are asked."""
+    """A `mistake` that replaces the only `fragment` in a `file`, and the test files that should catch it."""
 
     file: str
     fragment: str
@@ -183,7 +182,7 @@ MISTAKES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("self.messages[2 * self.dropped :]", "self.messages[self.dropped :]"),
     ),
 }
-"""By file and the tests that are asked: the fragment that stands in it once, and what takes its place."""
+"""By file and test files: pairs of a fragment, which the file has once, and the mistake that replaces it."""
 
 MUTANTS = [
     Mutant(file, fragment, mistake, tests) for (file, tests), pairs in MISTAKES.items() for fragment, mistake in pairs
@@ -191,7 +190,7 @@ MUTANTS = [
 
 
 def copied_tree(folder: Path) -> Path:
-    """Copy what tests need of the working tree into a new folder below `folder`."""
+    """Copy the parts of the working tree that tests need into `folder`/tree, and return that folder."""
     tree = folder / "tree"
     for name in COPIED:
         source = ROOT / name
@@ -204,7 +203,7 @@ def copied_tree(folder: Path) -> Path:
 
 
 def outcome(mutant: Mutant, tree: Path) -> str:
-    """Say what the tests do with a mutant in a copied tree, which is whole again afterwards."""
+    """Run a mutant's tests in a copied tree, and restore the tree. Return "caught", "survived" or an error."""
     path = tree / mutant.file
     source = path.read_text("utf-8")
     if source.count(mutant.fragment) != 1:
@@ -222,10 +221,10 @@ def outcome(mutant: Mutant, tree: Path) -> str:
 
 
 def main() -> int:
-    """Try the mutants and print a line for each; 1 where one survived or could not be made."""
+    """Try the mutants and print a table; return 1 if a mutant is not caught, else 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", metavar="WORD", help="those whose file or fragment has this in it")
-    parser.add_argument("--jobs", type=int, default=2, help="how many at a time (default: 2)")
+    parser.add_argument("--only", default="", metavar="WORD", help="only mutants with WORD in their file or fragment")
+    parser.add_argument("--jobs", type=int, default=2, help="mutants at a time (default: 2)")
     arguments = parser.parse_args()
     chosen = [mutant for mutant in MUTANTS if arguments.only in mutant.file + mutant.fragment]
     with TemporaryDirectory() as folder, ThreadPoolExecutor(arguments.jobs) as threads:

@@ -1,10 +1,10 @@
-"""What the lookahead paper says of S, measured: the nine settings of its Table 3, and the law of its section 4.
+"""Measure S as the lookahead paper does: the nine settings of Table 3, and the law of section 4.
 
     python -m benchmarks.paper table3 --model FILE --seconds 600
     lacli bench MODEL --modes lookahead -W 1,5,15,30 -N 3,5,7 -o json > sweep.json
     python -m benchmarks.paper law sweep.json
 
-`law` fits Equation 7 to the settings of a sweep whose G is W (Figure 4), and prints S and the law's S of each.
+`law` fits Equation 7 to the settings with G = W in a sweep (Figure 4). For each it prints S and the law's S.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ SIZES = (
     *((10, 1, 3, True), (5, 1, 10, True), (5, 1, 30, False), (5, 1, 30, True), (5, 30, 1, False)),
     *((5, 15, 15, False), (5, 15, 15, True)),
 )
-"""N, W, G and the prompt as reference, of rows 3 to 9 of Table 3."""
+"""N, W, G, and whether the prompt is a reference, of rows 3 to 9 of Table 3."""
 
 
 def table3_points() -> list[Point]:
-    """The rows of Table 3.
+    """Return the settings of Table 3 in its order.
 
-    Row 2 is prompt lookup as in transformers 4.37: 10 tokens drafted after a match of at most 2. In the others the
-    window starts from what the pool knows and from prompt tokens drawn at random, and with the prompt as reference its
-    n-grams enter the pool, and those of the text as it grows. What differs: the authors verify nothing in the first N-2
-    steps, while their window fills; ours starts with a full window, which is worth most at W = 1.
+    Row 2 is prompt lookup as in transformers 4.37: 10 tokens drafted after a match of at most 2. In the other rows the
+    window starts from the pool and from prompt tokens drawn at random. With the prompt as reference, the n-grams of
+    the prompt and of the growing text enter the pool. One thing differs: the authors verify nothing in the first N-2
+    steps, while their window fills. Our window is full at once, which helps most at W = 1.
     """
     plain, lookup = DecodeSettings(mode="plain"), DecodeSettings(mode="lookup", lookup_draft=10, lookup_match=2)
     found = [Point(plain, name="1: plain"), Point(lookup, name="2: lookup")]
@@ -56,35 +56,35 @@ def table3_points() -> list[Point]:
 
 @dataclass(frozen=True)
 class Law:
-    """Equation 7: one of `f` steps has good guesses, and each of their tokens is accepted with probability `alpha`."""
+    """Equation 7: one of `f` steps has good drafts, whose tokens are each accepted with probability `alpha`."""
 
     alpha: float
     f: float
 
     def compression(self, gamma: int, sequences: int) -> float:
-        """S, tokens a step, where a step verifies `sequences` = G = W sequences of `gamma` = N - 1 tokens."""
+        """Return S, tokens a step, if a step verifies `sequences` = G = W drafts of `gamma` = N - 1 tokens."""
         return (self.f - 1 + expected_tokens(self.alpha, gamma, sequences)) / self.f
 
 
 PAPER = Law(0.425, 3.106)
-"""LLaMA-2-Chat-7B on MT-Bench, with which the paper draws Figure 4 (b)."""
+"""The law of LLaMA-2-Chat-7B on MT-Bench in the paper's Figure 4 (b)."""
 
 Measured = tuple[int, int, float]
 """gamma = N - 1, sequences = W = G, and S of a setting."""
 
 
 def expected_tokens(alpha: float, gamma: int, sequences: int) -> float:
-    """Tokens that a step with good guesses brings: Equation 5, and with one sequence Equation 4.
+    """Return the expected tokens of a step with good drafts: Equation 5, which is Equation 4 for one draft.
 
-    The longest accepted run of `sequences` guesses of `gamma` tokens counts, and the model's own token comes on top.
+    They are the longest accepted beginning of `sequences` drafts of `gamma` tokens, and one token of the model's own.
     """
     return gamma + 1 - sum((1 - alpha**depth) ** sequences for depth in range(1, gamma + 1))
 
 
 def fit(points: Sequence[Measured]) -> Law:
-    """The law of a grid of 999 alphas that is closest to the points by least squares of S.
+    """Return the law with the least squared error of S at the points, from a grid of 999 alphas.
 
-    Raises LacliError where nothing was gained.
+    Raises LacliError if the points show no gain, or for fewer than two settings.
     """
     gains = np.array([measured - 1 for *_, measured in points])
     found = []
@@ -100,7 +100,7 @@ def fit(points: Sequence[Measured]) -> Law:
 
 
 def tied(rows: Sequence[Mapping[str, Any]]) -> list[Measured]:
-    """The settings with G = W among the rows of `lacli bench -o json`, over all classes."""
+    """Return the settings with G = W in the rows of `lacli bench -o json`, measured over all classes."""
     whole = [row for row in rows if row["class"] == ALL] or rows
     return [
         (row["ngram"] - 1, row["window"], row["tokens_per_step"])
@@ -110,7 +110,7 @@ def tied(rows: Sequence[Mapping[str, Any]]) -> list[Measured]:
 
 
 def law_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """S of each setting beside that of the fitted law and of the paper's own."""
+    """Return a table with the measured S of each setting, the fitted law's S and the paper's law's S."""
     points = tied(rows)
     law = fit(points)
     heading = f"alpha {law.alpha:.3f}, f {law.f:.2f} (the paper's example: {PAPER.alpha}, {PAPER.f})"
@@ -130,9 +130,9 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     table3 = commands.add_parser("table3")
     table3.add_argument("--model", type=Path, required=True, help="a GGUF file")
-    table3.add_argument("--classes", default="code,edit,chat", help="of lacli bench's prompts")
-    table3.add_argument("--seconds", type=float, default=600, help="of all of it")
-    commands.add_parser("law").add_argument("sweep", type=Path, help="what lacli bench -o json has printed")
+    table3.add_argument("--classes", default="code,edit,chat", help="classes of lacli bench's prompts")
+    table3.add_argument("--seconds", type=float, default=600, help="stop after this time")
+    commands.add_parser("law").add_argument("sweep", type=Path, help="the output of lacli bench -o json")
     arguments = parser.parse_args()
     try:
         if arguments.command == "law":

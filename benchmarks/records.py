@@ -1,8 +1,8 @@
-"""Real answers, recorded once and decoded again on any machine's clock: what `benchmarks.replay` answers from.
+"""Recorded answers of real models, which `benchmarks.replay` decodes again on the clock of any machine.
 
-A record is one prompt's greedy answer by plain decoding, or the steps that mode lookahead took to it.
-`RecordedContext` stands in for the model: each row is followed by the recorded token of its place. That is right for
-every row that can be accepted, so a mode accepts exactly what it would accept of the real model. No test lives here.
+A record is one prompt's greedy answer by plain decoding, or the steps of mode lookahead for that answer.
+`RecordedContext` replaces the model: it chooses the recorded token after each row's position. That choice is right for
+every row that can be accepted. So a mode accepts the same tokens as with the real model.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ CLASSES = {
     "math_reasoning": "maths",
     **dict.fromkeys(("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities"), "chat"),
 }
-"""Spec-Bench's categories by the class of this benchmark; those of MT-bench are the chat."""
+"""The class in this benchmark of each Spec-Bench category. MT-Bench's categories are the class chat."""
 
 SECOND_TURN, AGAIN = "second turn", "again"
-"""The class of the second turns of the chats, and of those that ask for the first answer again with a change."""
+"""Two classes: second turns of chats, and second turns that ask for the first answer again with a change."""
 
 OWN_PROMPTS = tuple(Path(__file__).with_name(name) for name in ("edits.jsonl", "second_turns.jsonl"))
-"""Prompts of classes that Spec-Bench does not have."""
+"""Files of prompts whose classes Spec-Bench does not have."""
 
 MAX_CHARACTERS = 4500
-"""Characters of a question at most: about 1,200 tokens."""
+"""The most characters of a question: about 1,200 tokens."""
 
 MAX_EDIT = 160
-"""Tokens of an answer at most that its row gives more: recording them costs time."""
+"""The most tokens of an answer whose task has its own limit: recording more takes long."""
 
 SPREAD = 4
-"""Questions of a class and half over which its first ones are spread, whatever number is asked."""
+"""The first so many questions are spread over a class and half, however many are chosen."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """A prompt of the benchmark: its class, its half (`tune` or `report`), and the turn of a task that is answered."""
+    """A prompt: its class `kind`, its half (`tune` or `report`), its task, and the index of the answered turn."""
 
     kind: str
     half: str
@@ -62,7 +62,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Record:
-    """A prompt's tokens and those of its plain answer. `ends`: the model's end tokens among all of them."""
+    """The tokens of a prompt and of its plain answer. `ends`: the end-of-text tokens among both."""
 
     prompt: list[int]
     answer: list[int]
@@ -70,14 +70,14 @@ class Record:
 
     @cached_property
     def text(self) -> list[int]:
-        """The prompt and the answer."""
+        """The tokens of the prompt and of the answer."""
         return [*self.prompt, *self.answer]
 
 
 def questions(paths: Iterable[Path], each: int) -> list[Question]:
-    """Return at most `each` questions a class and half of files, and the second turns of the chats.
+    """Return at most `each` questions of each class and half in JSONL files, and second turns of the chats.
 
-    The first half of a category's questions is there to tune, the other to report. The classes take turns.
+    The first half of a category is `tune`, the second half `report`. The classes take turns in the list.
     """
     categories: dict[str, list[Task]] = {}
     for path in paths:
@@ -100,7 +100,7 @@ def questions(paths: Iterable[Path], each: int) -> list[Question]:
 
 
 class Records:
-    """The records of a model in a folder, a file for each prompt; what is missing is decoded with `session`."""
+    """The records of a model in a folder, a file for each prompt. `limit`: for answers without a limit of their own."""
 
     def __init__(self, folder: Path, model: Path, limit: int) -> None:
         self._folder = folder / model.stem
@@ -108,7 +108,7 @@ class Records:
         self._session: ModelEngine | None = None
 
     def plain(self, question: Question, *, decode: bool = True) -> Record | None:
-        """Return the record of a question, decoded now if it is missing; None if it may not be."""
+        """Return the record of a question. A missing record is decoded now; None if `decode` is False."""
         path = self._path(question, "plain")
         if not path.exists():
             if not decode:
@@ -120,7 +120,7 @@ class Records:
     def lookahead(
         self, question: Question, settings: DecodeSettings, *, decode: bool = True
     ) -> list[tuple[int, int]] | None:
-        """Return the rows and tokens of the steps that mode lookahead takes to a question's answer."""
+        """Return the rows and tokens of each step of mode lookahead for a question. None: as in `plain`."""
         path = self._path(question, f"{settings.window}-{settings.ngram}-{settings.guesses}")
         if not path.exists():
             if not decode:
@@ -171,7 +171,7 @@ class Records:
 
 
 class RecordedContext:
-    """A context that answers one prompt as its record says."""
+    """A context that chooses the tokens of a record's answer after the record's prompt."""
 
     cells = 1 << 16
     batch_rows = 2048
@@ -187,7 +187,7 @@ class RecordedContext:
 
     def decode(self, batch: Batch) -> bool:
         wanted = batch.positions[: len(batch)][batch.outputs[: len(batch)].astype(bool)].tolist()
-        # No token behind the answer's last one is ever accepted.
+        # No token after the answer's last one is ever accepted.
         self._chosen = [self._text[min(place + 1, len(self._text) - 1)] for place in wanted]
         return True
 
@@ -201,13 +201,13 @@ class RecordedContext:
         raise NotImplementedError("a record has the most probable tokens only")
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
-        """Nothing is held."""
+        """Do nothing: there are no cells."""
 
     def remove(self, sequence: int, start: int, end: int) -> bool:
         return True
 
     def clear(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there are no cells."""
 
     def is_end(self, token: int) -> bool:
         return token in self._ends

@@ -1,13 +1,13 @@
-"""Real answers on the machines of `step_costs.jsonl`: how fast each mode would be there, by class of prompts.
+"""Replay recorded answers on the machines of `step_costs.jsonl`: the speed of each mode there, by class of prompts.
 
-    python -m benchmarks.replay --model FILE --spec-bench FILE            what is recorded, on some machines
-    python -m benchmarks.replay --model FILE --spec-bench FILE --record   decode first what is not recorded yet
+    python -m benchmarks.replay --model FILE --spec-bench FILE            replay the recorded answers
+    python -m benchmarks.replay --model FILE --spec-bench FILE --record   first record the missing answers
 
-First each prompt is answered once by plain decoding, and once by mode lookahead for each of its sizes (W/N/G) in
---only. Then modes answer from the records, on the clock of a law: the cost of a step by its rows, in plain steps,
-linear between the law's points, and nothing beyond the last one. Lookahead's steps are costed by the same law, beyond
-its last point by its last slope. lacli's own Python counts as it is, apart from lookahead's. Each answer begins with
-nothing learned. "auto" knows the step costs, as after `lacli cost`; "auto learns" does not. No test lives here.
+A record is an answer of plain decoding, or of mode lookahead with the sizes W/N/G in --only. Modes replay a record on
+the clock of a law. A law is the cost of a step by its rows, in plain steps, linear between its points. Steps have no
+more rows than the law's last point. Lookahead's recorded steps are only added up, larger ones by the law's last slope.
+The real time of lacli's Python counts too, except with lookahead. Each answer begins with nothing learned. "auto" has
+the step costs, as after `lacli cost`; "auto learns" has none.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ LEARNS, KNOWS = "auto learns", "auto"
 CONTENDERS = ("lookup", "15/5/15", LEARNS, KNOWS)
 
 LEAST = 0.99
-"""Speed beside plain decoding below which auto is named."""
+"""Classes in which mode auto is slower than this many times plain decoding are listed."""
 
 SHOWN = "RTX 3090,7B shape,M2 Ultra,Qwen"
-"""Laws that the table has without --laws."""
+"""The default of --laws."""
 
 
 class Law(Stairs):
-    """What steps cost on the machine `name`, in plain steps by rows, as its source gives it."""
+    """The published cost of steps on the machine `name`, in plain steps by rows."""
 
     def __init__(self, name: str, relative: dict[int, float], plain_ms: float = 0.0, change: float = 0.0) -> None:
-        """`plain_ms`: milliseconds of a plain step, 0 where the source does not say. `change`: as in Stairs."""
+        """`plain_ms`: milliseconds of a plain step, 0 if the source does not say. `change`: as in Stairs."""
         super().__init__(list(relative.items()), change)
         self.name, self.plain_ms = name, plain_ms
         self.max_rows = max(relative)
 
 
 def laws(path: Path = FOLDER / "step_costs.jsonl") -> list[Law]:
-    """Read the laws; each line of the file names its source."""
+    """Read the laws from JSONL; each line of the file names its source."""
     found = []
     for row in map(json.loads, path.read_text().splitlines()):
         relative = {int(size): float(cost) for size, cost in row["relative"].items()}
@@ -69,7 +69,7 @@ def laws(path: Path = FOLDER / "step_costs.jsonl") -> list[Law]:
 
 
 class LawContext(SimulatedContext):
-    """An engine on the clock of a law, which this thread's own work between the engine's calls moves too."""
+    """A context on the clock of a law. This thread's processor time outside the context's calls counts too."""
 
     def __init__(self, engine: Context, law: Law, plain_s: float) -> None:
         super().__init__(engine, law, plain_s=plain_s)
@@ -86,7 +86,7 @@ class LawContext(SimulatedContext):
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer: its class, its tokens, its steps and their rows, and the seconds of its decode phase by the clock.
+    """Counts of one answer of the class `kind`. `seconds`: of its decode phase, by the simulated clock.
 
     `changes`: steps after a step with a different number of rows. `beyond`: steps with more rows than the law has.
     """
@@ -101,7 +101,7 @@ class Answer:
 
 
 def answer(kind: str, record: Record, settings: DecodeSettings, law: Law, plain_s: float, cost: Cost | None) -> Answer:
-    """Decode a recorded answer on a law's clock. `cost`: of steps, where mode auto knows it."""
+    """Decode a recorded answer on a law's clock. `cost`: the step costs that mode auto has at first, None: none."""
     engine = LawContext(RecordedContext(record), law, plain_s)
     with engine.clock():
         begin = engine.now
@@ -115,7 +115,7 @@ def answer(kind: str, record: Record, settings: DecodeSettings, law: Law, plain_
 
 
 def settings_of(contender: str, law: Law) -> DecodeSettings:
-    """Return settings that take no step beyond a law's last point."""
+    """Return a contender's settings; their steps, except lookahead's, have no more rows than the law."""
     match contender:
         case "plain":
             return DecodeSettings(mode="plain")
@@ -136,22 +136,22 @@ class Cell:
     answers: dict[str, list[Answer]]
 
     def speed(self, contender: str, kind: str) -> float:
-        """Times as fast as plain decoding in the prompts of a class."""
+        """Return how many times as fast as plain decoding a contender is in the class `kind`."""
         return seconds_a_token(self.answers["plain"], kind) / seconds_a_token(self.answers[contender], kind)
 
     def speeds(self, contender: str, kinds: Iterable[str]) -> list[float]:
-        """The same in each class."""
+        """Return `speed` for each class."""
         return [self.speed(contender, kind) for kind in kinds]
 
 
 def seconds_a_token(answers: Iterable[Answer], kind: str) -> float:
-    """Seconds of a class's answers over their tokens."""
+    """Return the mean seconds a token in the answers of the class `kind`."""
     mine = [answer for answer in answers if answer.kind == kind]
     return sum(answer.seconds for answer in mine) / sum(answer.tokens for answer in mine)
 
 
 class Replay:
-    """The recorded questions of a half."""
+    """The recorded questions of a half (`tune` or `report`). `record`: decode missing records."""
 
     def __init__(self, records: Records, asked: Sequence[Question], half: str, *, record: bool) -> None:
         self._records, self._record = records, record
@@ -161,11 +161,11 @@ class Replay:
 
     @property
     def kinds(self) -> list[str]:
-        """The classes of the questions that are recorded."""
+        """The classes of the recorded questions."""
         return list(dict.fromkeys(question.kind for question, _ in self.asked))
 
     def cell(self, law: Law, plain_ms: float, contenders: Iterable[str]) -> Cell:
-        """Answer the questions in every mode on one law."""
+        """Answer the questions in every mode on one law, with plain steps of `plain_ms` milliseconds."""
         plain_s, answers = plain_ms / 1e3, dict[str, list[Answer]]()
         for name in ("plain", *contenders):
             settings = settings_of(name, law)
@@ -179,7 +179,7 @@ class Replay:
         return Cell(law.name, plain_ms, {name: found for name, found in answers.items() if found})
 
     def _lookahead(self, settings: DecodeSettings, law: Law, plain_s: float) -> Iterator[Answer]:
-        """Cost the recorded steps of mode lookahead by a law."""
+        """Yield the recorded answers of mode lookahead, with their seconds by a law."""
         for question, _ in self.asked:
             if steps := self._records.lookahead(question, settings, decode=self._record):
                 rows, tokens = map(sum, zip(*steps, strict=True))
@@ -189,7 +189,7 @@ class Replay:
 
 
 def table(cells: Sequence[Cell], kinds: Sequence[str]) -> str:
-    """Speeds beside plain decoding by machine and mode: of each class, and their geometric mean."""
+    """Return a table by machine and mode: times as fast as plain decoding in each class, and the geometric mean."""
     rows = []
     for cell in cells:
         for name in [name for name in cell.answers if name != "plain"]:
@@ -202,7 +202,7 @@ def table(cells: Sequence[Cell], kinds: Sequence[str]) -> str:
 
 
 def tokens_a_step(cells: Sequence[Cell], kinds: Sequence[str]) -> str:
-    """S and the rows of a step by machine, mode and class; then the share of steps beyond the law's last point."""
+    """Return a table of S and the rows of a step by machine, mode and class, and the share of steps beyond the law."""
     rows = []
     for cell in cells:
         for name in [name for name in cell.answers if name != "plain"]:
@@ -219,7 +219,7 @@ def tokens_a_step(cells: Sequence[Cell], kinds: Sequence[str]) -> str:
 
 
 def misses(cells: Sequence[Cell], kinds: Sequence[str], contender: str) -> str:
-    """Say how fast a contender is over all cells, and name those in which it is slower than LEAST."""
+    """Return a contender's mean and worst speed over all cells and classes, and a line for each below LEAST."""
     speeds = [(cell.speed(contender, kind), cell, kind) for cell in cells for kind in kinds]
     slow = [f"- {speed:.3f}: {kind}, {cell.name}" for speed, cell, kind in speeds if speed < LEAST]
     means = geometric_mean(speed for speed, _, _ in speeds)
@@ -237,19 +237,19 @@ def misses(cells: Sequence[Cell], kinds: Sequence[str], contender: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--model", type=Path, required=True, help="a GGUF file; only its name counts once all is recorded"
+        "--model", type=Path, required=True, help="a GGUF file; with all answers recorded only its name is used"
     )
     parser.add_argument("--spec-bench", type=Path, required=True, help="Spec-Bench's question.jsonl")
     parser.add_argument("--each", type=int, default=6, help="questions of a class and half")
     parser.add_argument("--limit", type=int, default=96, help="tokens of an answer")
-    parser.add_argument("--half", choices=("tune", "report"), default="report", help="of the questions")
+    parser.add_argument("--half", choices=("tune", "report"), default="report", help="the half of the questions")
     parser.add_argument("--laws", default=SHOWN, help="parts of names of laws, with commas, or all")
-    parser.add_argument("--t1", type=float, default=10, help="milliseconds of a plain step where the law has none")
+    parser.add_argument("--t1", type=float, default=10, help="milliseconds of a plain step if the law has none")
     parser.add_argument(
         "--only", default=",".join(CONTENDERS), help="some modes, or sizes W/N/G of lookahead, with commas"
     )
-    parser.add_argument("--record", action="store_true", help="decode what is not recorded yet")
-    parser.add_argument("--cache", type=Path, default=CACHE, help="where the records lie")
+    parser.add_argument("--record", action="store_true", help="decode missing records")
+    parser.add_argument("--cache", type=Path, default=CACHE, help="the folder of the records")
     arguments = parser.parse_args()
     records = Records(arguments.cache, arguments.model, arguments.limit)
     asked = questions([*OWN_PROMPTS, arguments.spec_bench], arguments.each)

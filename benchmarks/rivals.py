@@ -1,7 +1,7 @@
-"""llama.cpp's programs that lacli is compared with: found on PATH, asked for one answer by a new process each time.
+"""llama.cpp's programs that lacli is compared with. They are found on PATH; a new process gives each answer.
 
-llama-lookahead and llama-lookup print statistics on their log; `llama-server:KIND` is asked over HTTP and speculates in
-one way. All get lacli's prompt, settings and number of tokens, and what fails is a LacliError of one line.
+llama-lookahead and llama-lookup print statistics on their log. `llama-server:KIND` speculates in one way and answers
+over HTTP. All get lacli's prompt, settings and number of tokens. A failure is a LacliError of one line.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from lacli.llamacpp.settings import ModelSettings
 
 PROGRAMS = ("llama-lookahead", "llama-lookup", "llama-server")
 START_S, ANSWER_S, END_S = 300.0, 900.0, 5.0
-"""Seconds that a program may take to load a model, to answer, and to end when it is asked to."""
+"""Seconds that a program may take to load a model, to answer, and to end after SIGTERM."""
 
 MOST_TRIES = 10
-"""The log has a thread of its own, and what that has not written when the process ends is lost: so ask again."""
+"""Runs at most until a log is complete. A thread writes the log, and its last lines are lost if the process ends."""
 
 ENDS_WITH_PARENT = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.argv[1], sys.argv[1:])"
-"""A program that asks Linux to be killed when its parent ends (PR_SET_PDEATHSIG), and becomes another one."""
+"""Python code that has Linux kill its process when the parent ends (PR_SET_PDEATHSIG), and runs a command there."""
 
 ENCODED = re.compile(r"encoded +(\d+) tokens in +([\d.]+) seconds")
 DECODED = re.compile(r"decoded +(\d+) tokens in +[\d.]+ seconds, speed: +(\d+\.\d+) t/s")
-"""The seconds are rounded to milliseconds, so the speed says them better."""
+"""The seconds are rounded to milliseconds, so the speed is more exact."""
 ACCEPTED = re.compile(r"n_accept += +(\d+)")
 COLOUR = re.compile(rb"\x1b\[[\d;]*m")
 PREFIX = re.compile(r"^[\d.]+ [A-Z] ")
@@ -49,7 +49,7 @@ FAILURE = re.compile(r"error|fail|couldn't|cannot|assert|invalid", re.IGNORECASE
 
 @dataclass(frozen=True)
 class Rival:
-    """A program that was found. `kind`: a llama-server's speculation. `draft`: the model of its kind draft-simple."""
+    """A program of llama.cpp. `kind`: llama-server's --spec-type. `draft`: the draft model of kind draft-simple."""
 
     program: Path
     kind: str = ""
@@ -57,16 +57,17 @@ class Rival:
 
     @property
     def name(self) -> str:
-        """What tables call it."""
+        """The name in tables."""
         return f"{self.program.stem} {self.kind}".strip()
 
     def answer(
         self, prompt: str, tokens: Sequence[int], limit: int, model: Path, settings: ModelSettings, *, offloaded: bool
     ) -> Answer:
-        """Load `model` and decode `limit` tokens behind `prompt`, whose `tokens` must be those that it reads.
+        """Load `model` and decode `limit` tokens after `prompt`. Raises LacliError if the program fails.
 
-        `settings`: with the context and threads that are in use, not the 0 that leaves them open. `offloaded`: whether
-        lacli computes on a GPU; where it does not, the program does not either.
+        `tokens`: lacli's token ids of `prompt`; raises LacliError if the program counts another number of tokens.
+        `settings`: with the real context and threads, not 0. `offloaded`: whether lacli uses a GPU; the program then
+        uses it too.
         """
         command = [str(self.program), *load_flags(model, settings, offloaded=offloaded)]
         if self.kind:
@@ -80,7 +81,7 @@ class Rival:
 
 
 def find_rival(name: str) -> Rival:
-    """The rival of a name. Raises UsageError for an unknown one, LacliError for a program that is not on PATH."""
+    """Return the rival of a name, as in PROGRAMS. Raises UsageError for another name, LacliError if not on PATH."""
     program, _, kind = name.partition(":")
     if program not in PROGRAMS or bool(kind) != (program == "llama-server"):
         raise UsageError(f"there is no rival {name!r}", f"{', '.join(PROGRAMS)}:KIND, as ngram-mod or none")
@@ -90,7 +91,7 @@ def find_rival(name: str) -> Rival:
 
 
 def load_flags(model: Path, settings: ModelSettings, *, offloaded: bool) -> list[str]:
-    """The flags that make a program load a model as lacli does."""
+    """Return llama.cpp's flags for lacli's settings of a model."""
     layers = 999 if settings.gpu_layers < 0 else settings.gpu_layers
     pairs = {
         "-m": model,
@@ -107,7 +108,7 @@ def load_flags(model: Path, settings: ModelSettings, *, offloaded: bool) -> list
 
 
 def run(command: Sequence[str], prompt: str, tokens: Sequence[int], limit: int) -> Answer:
-    """One answer of llama-lookahead or llama-lookup."""
+    """Return one answer of llama-lookahead or llama-lookup. `tokens`: lacli's token ids of the prompt."""
     name = Path(command[0]).stem
     # llama-lookup counts the first token, which comes out of the prefill. Both stop after one token more than -n.
     first = int(name == "llama-lookup")
@@ -122,7 +123,7 @@ def run(command: Sequence[str], prompt: str, tokens: Sequence[int], limit: int) 
                 continue
             _check_prompt(name, int(encoded[1]), tokens)
             count = int(decoded[1]) - first
-            # Guesses accepted behind the end of the answer are counted too.
+            # The log also counts drafted tokens that were accepted after the end of the answer.
             steps = max(count - int(accepted[1]), min(count, 1))
             text = COLOUR.sub(b"", out).decode("utf-8", "replace").partition(prompt)[2].rstrip("\n")
             return Answer(count, int(decoded[1]) / float(decoded[2]), text, steps)
@@ -130,7 +131,7 @@ def run(command: Sequence[str], prompt: str, tokens: Sequence[int], limit: int) 
 
 
 def _finished(command: Sequence[str]) -> tuple[bytes, str]:
-    """What a program wrote until its end: the text, and the log."""
+    """Run a program to its end; return its standard output and its log. Raises LacliError if it fails."""
     name = Path(command[0]).stem
     try:
         done = subprocess.run(
@@ -145,7 +146,7 @@ def _finished(command: Sequence[str]) -> tuple[bytes, str]:
 
 
 def asked(command: Sequence[str], tokens: Sequence[int], limit: int) -> Answer:
-    """One answer of a llama-server; its first token comes out of the prefill and is not counted."""
+    """Return one answer of a new llama-server without its first token, which comes from the prefill."""
     request = {"prompt": [*tokens], "n_predict": limit + 1, "temperature": 0, "cache_prompt": False}
     with _server(command) as address:
         reply = _reply(f"{address}/completion", request, ANSWER_S)
@@ -153,7 +154,7 @@ def asked(command: Sequence[str], tokens: Sequence[int], limit: int) -> Answer:
         timings = reply["timings"]
         _check_prompt("llama-server", int(timings["prompt_n"]), tokens)
         count = int(timings["predicted_n"]) - 1
-        # Left out where nothing was drafted; it also counts accepted guesses behind an end token.
+        # Missing if nothing was drafted. It also counts drafted tokens that were accepted after an end token.
         accepted = min(int(timings.get("draft_n_accepted", 0)), max(count - 1, 0))
         return Answer(count, timings["predicted_ms"] / 1e3, str(reply["content"]), count - accepted)
     except (LookupError, TypeError, ValueError) as error:
@@ -162,7 +163,7 @@ def asked(command: Sequence[str], tokens: Sequence[int], limit: int) -> Answer:
 
 @contextmanager
 def _server(command: Sequence[str]) -> Iterator[str]:
-    """Start a llama-server on a free port, wait until it has loaded the model, and end it."""
+    """Start a llama-server on a free port, and yield its address once the model is loaded."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with TemporaryDirectory(prefix="lacli-") as folder:
@@ -199,7 +200,7 @@ def _is_ready(address: str) -> bool:
 
 
 def _reply(address: str, body: object, seconds: float) -> dict[str, Any]:
-    """The object that a request is answered with."""
+    """Post `body` as JSON and return the JSON of the reply. Raises LacliError after `seconds` or another failure."""
     try:
         request = Request(address, json.dumps(body).encode(), {"Content-Type": "application/json"})
         with urlopen(request, timeout=seconds) as reply:
@@ -220,17 +221,17 @@ def _check_prompt(name: str, read: int, tokens: Sequence[int]) -> None:
 
 
 def tied(command: Sequence[str]) -> list[str]:
-    """The command so that what it starts ends with this process, even if that is killed; on Linux."""
+    """Return a command that Linux kills when this process ends, even if it is killed; elsewhere `command`."""
     return [sys.executable, "-IS", "-c", ENDS_WITH_PARENT, *command] if sys.platform == "linux" else [*command]
 
 
 def environment() -> dict[str, str]:
-    """This process's environment without llama.cpp's own settings, which would change what is compared."""
+    """Return this process's environment without LLAMA_ variables, which would change the compared settings."""
     return {name: value for name, value in os.environ.items() if not name.startswith("LLAMA_")}
 
 
 def failed(program: str, code: int, log: str) -> LacliError:
-    """The error for a program that ended by itself: its exit code (negative: a signal) and its last words."""
+    """Return the error for a program that failed, with `code` (negative: a signal) and the telling line of `log`."""
     end = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
     lines = [PREFIX.sub("", line).strip() for line in log.splitlines()]
     telling = [line for line in lines if FAILURE.search(line) and "exiting due to" not in line]

@@ -1,6 +1,6 @@
-"""How good answers are: GSM8K's exact match, ROUGE for summaries, and HumanEval's samples for its own evaluator.
+"""Score answers: GSM8K's exact match, ROUGE for summaries, and files of samples for HumanEval's own evaluator.
 
-The answers of the first repetition count.
+Only the answers of the first repetition count.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HUMANEVAL = "humaneval"
 ROUGE = ("rouge1", "rouge2", "rougeL")
 
 STOPS = ("\nclass", "\ndef", "\n#", "\nif", "\nprint")
-"""Where a completed Python function ends, after HumanEval's paper (Chen et al. 2021, section 2.1)."""
+"""Strings that end a completed Python function, from HumanEval's paper (Chen et al. 2021, section 2.1)."""
 
 NUMBER = re.compile(
     r"(?:(?<![\w)])[-\u2212]\$?)?"
@@ -31,7 +31,7 @@ NUMBER = re.compile(
 
 
 def score_table(suite: str, rounds: Rounds) -> str:
-    """Scores in percent by setting, with the answers that were scored and those that the limit ended; "" for none."""
+    """Return a table of each setting's scores in percent, its answers, and its answers cut by -n; "" without scores."""
     rows, names = [], list[str]()
     for number, point in enumerate(rounds.points):
         answered = _answered(rounds, number)
@@ -43,10 +43,10 @@ def score_table(suite: str, rounds: Rounds) -> str:
 
 
 def score(suite: str, pairs: Sequence[tuple[str, str]]) -> dict[str, float]:
-    """The scores of answers by name, each between 0 and 1; none where the suite has none.
+    """Return the mean scores of answers, each from 0 to 1, by name; {} for a suite without a score.
 
-    `pairs`: references and answers. gsm8k has exact_match, xsum and cnn-dm the mean F1 of ROUGE-1, ROUGE-2 and ROUGE-L
-    without stemming (the lookahead paper prints them times 100).
+    `pairs`: of a reference and an answer. gsm8k has exact_match. xsum and cnn-dm have the F1 of ROUGE-1, ROUGE-2 and
+    ROUGE-L without stemming; the lookahead paper prints it times 100.
     """
     if suite == "gsm8k" and pairs:
         return {"exact_match": fmean(same_number(reference, answer) for reference, answer in pairs)}
@@ -62,25 +62,25 @@ def score(suite: str, pairs: Sequence[tuple[str, str]]) -> dict[str, float]:
 
 
 def final_number(text: str) -> Decimal | None:
-    """The last number of a text, without currency and commas; None where there is none."""
+    """Return the last number of a text, without currency and commas, or None."""
     if not (numbers := NUMBER.findall(text)):
         return None
     return Decimal(numbers[-1].replace(",", "").replace("$", "").replace("\N{MINUS SIGN}", "-"))
 
 
 def same_number(reference: str, answer: str) -> bool:
-    """Whether an answer ends in the reference's final number, as numbers: 42, 42.0 and $42 are the same."""
+    """Whether the last numbers of an answer and of its reference are equal; 42, 42.0 and $42 are."""
     number = final_number(reference)
     return number is not None and number == final_number(answer)
 
 
 def completion(answer: str) -> str:
-    """What belongs to the function of a raw completion: all before the first stop sequence."""
+    """Return the part of a raw completion before the first of STOPS: the rest of one function."""
     return answer[: min((at for at in map(answer.find, STOPS) if at >= 0), default=len(answer))]
 
 
 def write_samples(path: Path, rounds: Rounds) -> None:
-    """Write a file for each setting in the format of HumanEval's evaluator, with the mode in the file's name."""
+    """Write a file for each setting, in the format of HumanEval's evaluator. Its name is `path` and the mode."""
     for number, point in enumerate(rounds.points):
         rows = [
             json.dumps({"task_id": task.name, "completion": completion(text)})
@@ -91,7 +91,7 @@ def write_samples(path: Path, rounds: Rounds) -> None:
 
 
 def _answered(rounds: Rounds, point: int) -> list[tuple[Task, str, bool]]:
-    """The tasks that a point has answered, what it said in their last turns, and whether the limit ended it."""
+    """Return the tasks that setting number `point` answered, the last answer of each, and whether -n cut it."""
     found = []
     for number, exchange in enumerate(rounds.exchanges):
         trials = rounds.of(point, number)

@@ -1,13 +1,13 @@
-"""`lacli serve` beside llama-server, over HTTP: tokens/s of all clients, and how long one waits for its events.
+"""Compare `lacli serve` with llama-server over HTTP: tokens/s of all clients, and a client's waits for its events.
 
     python -m benchmarks.serving --model FILE --questions spec_bench_question.jsonl --json rows.jsonl
 
-Servers with as many slots as clients (`-np`) are asked by OpenAI's client, in turns: each client asks its next question
-when its answer has ended. `in this process` is lacli's Model without HTTP, with a thread for each client. Questions are
-the first turns of a file like Spec-Bench's, and each comes once to a contender. Answers are greedy. `--spread 0.6`
-gives them 0.4 to 1.6 times `--limit` tokens, the same for each contender: what people ask does not end together. One
-thread decodes, the clients have the other cores. llama-server has to be on PATH (docs/internals/benchmarks.md). Rows
-are added to the file `--json`, and tables are of all its rows. No test lives here.
+The servers take turns and have a slot for each client (`-np`). A client is OpenAI's; it asks its next question when its
+answer has ended. `in this process` is lacli's Model without HTTP, with a thread for each client. The questions are the
+first turns of a file like Spec-Bench's. Each contender gets each question once, and answers greedily. `--spread 0.6`
+limits answers to 0.4 to 1.6 times `--limit` tokens, because real answers do not end together. All contenders have the
+same limits. One thread decodes; the clients have the other cores. llama-server has to be on PATH
+(docs/internals/benchmarks.md). Rows are added to the file `--json`; the tables are of all its rows.
 """
 
 from __future__ import annotations
@@ -51,21 +51,21 @@ CONTENDERS = {
 ENDLESS = lacli.SamplingSettings(temp=0.0, ignore_eos=True)
 
 PATIENCE_S = 60.0
-"""Seconds that a server has to load its model and to measure what steps cost."""
+"""Seconds that a server has to load its model and to measure its step costs."""
 
 MAX_CHARACTERS = 4500
-"""Characters of a question at most: about 1,200 tokens."""
+"""The most characters of a question: about 1,200 tokens."""
 
 Asked = tuple[str, int]
-"""A prompt, and the tokens of its answer."""
+"""A prompt, and the number of tokens of its answer."""
 
 Answered = list[float]
-"""Seconds at which a prompt was asked, and then those of its events."""
+"""Times by perf_counter: of sending a prompt, and then of each event of its answer."""
 
 
 @dataclass(frozen=True)
 class Round:
-    """The answers of a contender, `clients` at a time. `cpu_s`: processor time of the server."""
+    """One round of a contender with `clients` clients. `tokens`: of all answers. `cpu_s`: the server's CPU seconds."""
 
     clients: int
     contender: str
@@ -82,7 +82,7 @@ class Round:
 
 @contextmanager
 def serving(command: Sequence[str], model: Path, clients: int, folder: Path) -> Iterator[tuple[str, int]]:
-    """Start a server; yield its address and its process id."""
+    """Start a server with `clients` slots; yield its address and process id. `folder`: for its log and cache."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     program = [sys.executable, "-m", "lacli"] if command[0] == "lacli" else [shutil.which(command[0]) or command[0]]
@@ -112,13 +112,13 @@ def _is_up(port: int) -> bool:
 
 
 def cpu_s(pid: int) -> float:
-    """Processor seconds of a process so far, of all its threads; Linux."""
+    """Return the processor seconds of a process so far, over all its threads (Linux)."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def ask_server(address: str, prompts: Sequence[Asked], clients: int) -> tuple[int, list[Answered]]:
-    """Ask a server as `clients` clients do; return the tokens of all answers, and when their events came."""
+    """Ask a server with `clients` clients; return the tokens of all answers, and each answer's times."""
     return asyncio.run(_ask_all(address, prompts, clients))
 
 
@@ -153,7 +153,7 @@ async def _ask_all(address: str, prompts: Sequence[Asked], clients: int) -> tupl
 
 
 def ask_here(model: lacli.Model, prompts: Sequence[Asked], clients: int) -> tuple[int, list[Answered]]:
-    """The same in this process."""
+    """Ask a model in this process, as `ask_server` asks a server."""
 
     def ask(asked: Asked) -> tuple[int, Answered]:
         prompt, limit = asked
@@ -168,14 +168,14 @@ def ask_here(model: lacli.Model, prompts: Sequence[Asked], clients: int) -> tupl
 
 
 def questions(path: Path) -> list[str]:
-    """First turns of at most MAX_CHARACTERS, in an order of their own that is always the same."""
+    """Return the first turns of at most MAX_CHARACTERS in a file, in a random order with a fixed seed."""
     found = [task.turns[0] for task in read_tasks(str(path)) if len(task.turns[0]) <= MAX_CHARACTERS]
     Random(0).shuffle(found)
     return found
 
 
 def rounds_of(arguments: argparse.Namespace) -> Iterator[Round]:
-    """Ask all contenders in turns, with new questions in each round; one round that is not counted comes first."""
+    """Ask all contenders in turns, with new questions in each round. A first, shorter round is not yielded."""
     asked = questions(arguments.questions)
     for clients in map(int, arguments.clients.split(",")):
         with ExitStack() as stack:
@@ -193,7 +193,7 @@ def rounds_of(arguments: argparse.Namespace) -> Iterator[Round]:
                 count = clients * arguments.each
                 texts = asked[lap * count : (lap + 1) * count]
                 draw = Random(lap)
-                # The first lap warms up with a quarter of the tokens.
+                # The first round is a warm-up with a quarter of the tokens.
                 most = arguments.limit if lap else arguments.limit / 4
                 limits = [round(most * (1 + arguments.spread * draw.uniform(-1, 1))) for _ in texts]
                 for name in [*ask][lap % len(ask) :] + [*ask][: lap % len(ask)]:
@@ -205,7 +205,7 @@ def rounds_of(arguments: argparse.Namespace) -> Iterator[Round]:
 
 
 def tables(rounds: Sequence[Round]) -> Iterator[str]:
-    """Tokens/s of all clients; of a second of the server's processor time; auto over others; waits of a client."""
+    """Yield four tables: tokens/s, tokens a CPU second of the server, auto's speed over others, a client's waits."""
     names = [name for name in CONTENDERS if any(each.contender == name for each in rounds)]
     autos = {(each.clients, each.lap): each.speed for each in rounds if each.contender == "auto"}
 
@@ -240,12 +240,12 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True, help="a GGUF file")
     parser.add_argument("--questions", type=Path, required=True, help="Spec-Bench's question.jsonl")
     parser.add_argument("--clients", default="1,2,4,8", help="numbers of clients, with commas")
-    parser.add_argument("--contenders", default=",".join(CONTENDERS), help="what is asked, with commas")
+    parser.add_argument("--contenders", default=",".join(CONTENDERS), help="contenders, with commas")
     parser.add_argument("--each", type=int, default=2, help="prompts of each client in a round")
     parser.add_argument("--limit", type=int, default=64, help="tokens of an answer")
     parser.add_argument("--spread", type=float, default=0.0, help="how far the lengths of answers differ, 0 to 1")
     parser.add_argument("--rounds", type=int, default=2, help="rounds")
-    parser.add_argument("--json", type=Path, default=Path("serving.jsonl"), help="a file that rows are added to")
+    parser.add_argument("--json", type=Path, default=Path("serving.jsonl"), help="add rows to this file")
     arguments = parser.parse_args()
     with arguments.json.open("a") as file, suppress(KeyboardInterrupt):
         for each in rounds_of(arguments):

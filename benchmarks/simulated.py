@@ -1,7 +1,6 @@
-"""A machine of another shape: a real model whose steps take as long as a staircase says, on a clock that stands still
-but for them.
+"""Simulate a machine with other step costs: a real model on a clock that only decoding steps move.
 
-What a mode decides by the clock it decides as on that machine. Who is compared there is `auto.py`.
+Modes read this clock and decide as they would on that machine. `benchmarks.replay` compares modes on it.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ SHAPES = {
     "q4_0": "1:1,2:1.9,4:2.7,8:4.9,16:7.1,32:14,64:27",
     "f16": "1:1,2:2.0,4:2.5,8:3.7,16:5.9,32:10,64:19",
 }
-"""What steps cost in steps of one row: where 64 rows are nearly free, and on two AVX-512 cores with a 0.5B model."""
+"""Step costs by rows, in steps of one row. gpu: 64 rows are nearly free. Others: a 0.5B model, two AVX-512 cores."""
 
 
 class Stairs:
-    """Relative costs of steps by rows: straight lines between the points, and behind them the last slope.
+    """Relative costs of steps by rows: straight lines between points, and the last slope after the last point.
 
-    `change`: what a step costs more behind one of other rows, in plain steps.
+    `change`: the extra cost of a step after a step with a different number of rows, in plain steps.
     """
 
     def __init__(self, points: Sequence[tuple[float, float]], change: float = 0.0) -> None:
@@ -47,7 +46,7 @@ class Stairs:
 
     @classmethod
     def named(cls, text: str) -> Stairs:
-        """One of SHAPES, or points such as 1:1,8:2.5. Raises UsageError for anything else."""
+        """Return the stairs of a name in SHAPES, or of points such as 1:1,8:2.5. Raises UsageError otherwise."""
         try:
             points = [tuple(map(float, point.split(":"))) for point in SHAPES.get(text, text).split(",")]
             return cls([(rows, cost) for rows, cost in points])
@@ -61,13 +60,13 @@ class Stairs:
         return float(self.costs[-1] + slope * (rows - self.rows[-1]))
 
     def cost(self, plain_s: float = PLAIN_S, sizes: Sequence[int] = ROWS) -> Cost:
-        """The same as if it had been measured."""
+        """Return step costs for mode auto, as if each of `sizes` had been measured."""
         return Cost((StepCost(64, {rows: plain_s * self(rows) for rows in sizes}),), plain_s * self.change)
 
 
 @contextmanager
 def clock_of(now: Callable[[], float]) -> Iterator[None]:
-    """Let every module of lacli that asks for the time read the clock `now`, in seconds."""
+    """Replace perf_counter in every module of lacli by `now`, which returns seconds."""
     with ExitStack() as stack:
         for name, module in list(sys.modules.items()):
             if name.startswith("lacli.") and getattr(module, "perf_counter", None) is perf_counter:
@@ -76,13 +75,13 @@ def clock_of(now: Callable[[], float]) -> Iterator[None]:
 
 
 class SimulatedContext(BatchRecorder):
-    """An engine whose steps move its clock by a staircase, and nothing else does.
+    """A context with a clock that each step moves by its cost in `stairs`, and nothing else moves.
 
-    spent_s: seconds that its calls have really kept this thread busy. changes: steps behind one of other rows.
+    spent_s: real processor seconds of its calls. changes: steps after a step with a different number of rows.
     """
 
     def __init__(self, engine: Context, stairs: Stairs, noise: float = 0.0, plain_s: float = PLAIN_S) -> None:
-        """noise: how much steps of one size differ on the clock, the standard deviation of their times' logarithm."""
+        """`noise`: the standard deviation of the logarithm of a step's time. `plain_s`: seconds of a plain step."""
         super().__init__(engine)
         self._stairs, self._plain_s = stairs, plain_s
         self._noise, self._last = noise, 0
@@ -93,7 +92,7 @@ class SimulatedContext(BatchRecorder):
 
     @property
     def now(self) -> float:
-        """Its clock, seconds."""
+        """The clock, in seconds."""
         return self._steps_s
 
     def decode(self, batch: Batch) -> bool:
@@ -114,7 +113,7 @@ class SimulatedContext(BatchRecorder):
             return self.context.row_logits(row)
 
     def clock(self) -> AbstractContextManager[None]:
-        """Let every module of lacli that asks for the time read this clock."""
+        """Replace perf_counter in every module of lacli by this clock."""
         return clock_of(lambda: self.now)
 
     @contextmanager

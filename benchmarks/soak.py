@@ -1,17 +1,19 @@
-"""A server under clients that come, go, stall and send rubbish: does every answer stay right, and does memory stay?
+"""Load a server with clients that come, go, stall and send rubbish; check every answer and the server's memory.
 
     python -m benchmarks.soak                        2,000 requests of 64 clients, lacli serve --strict -t 1
     python -m benchmarks.soak --parallel 4           the same with four answers at a time, without --strict
 
-Before anything else each question is asked once, alone. Under --strict every later answer has to be the same text.
-Answers that share steps may differ from it by rounding (docs/internals/exactness.md). Without --strict these answers
-are counted.
+First each question is asked once, alone. With --strict every later answer has to be the same text. Without --strict
+answers that share steps may differ by rounding (docs/internals/exactness.md); different answers are only counted.
 
-Requests speak five protocols in turn: chats, completions, responses, messages and infilling, if the model can.
-Kinds of requests: whole answers, streams, clients that go away before or in an answer, slow readers, sockets that are
-closed in one direction or in the middle of a body, broken JSON, and bodies of 1 MB, some with a prompt beyond the
-context. Times are a client's, its wait for a place included. Memory is the server process's resident memory, in
-`/proc`, so that this needs Linux. Exit code 1 where anything is wrong.
+Requests use five protocols in turn: chats, completions, responses, messages, and infilling if the model can. The kinds:
+
+- whole answers and streams, also with slow readers; broken JSON
+- clients that leave before or in an answer, or close their socket in one direction or in the middle of a body
+- bodies of 1 MB, some with a prompt that is too long
+
+Times are a client's, with its wait for a slot. Memory is the server's resident memory in `/proc`, which needs Linux.
+The exit code is 1 if anything is wrong.
 """
 
 from __future__ import annotations
@@ -50,10 +52,10 @@ RUBBISH = (
     *(b"", b"{", b"[]", b'"text"', b"\xff\xfe", b'{"messages": 3}', b"[" * 100_000),
     b'{"messages": [{"role": "user", "content": "a"}], "temperature": "warm"}',
 )
-"""Bodies that are refused with 400."""
+"""Invalid bodies, which the server refuses with 400."""
 
 MEMORY_MARGIN = 1.05
-"""Resident memory after all requests may be this part of that after half of them."""
+"""Resident memory after all requests may be at most this many times the memory after half of the requests."""
 
 KINDS = {
     "whole": 40,
@@ -67,10 +69,10 @@ KINDS = {
     "1 MB beside a prompt": 3,
     "1 MB of prompt": 3,
 }
-"""Kinds of requests, and how many of a hundred each is."""
+"""Kinds of requests, and the percentage of each."""
 
 ENDS = ("response.completed", "response.incomplete", "message_stop")
-"""Types of the last event of responses and messages."""
+"""The types of the last event of a response's or message's stream."""
 
 CHATS = "/v1/chat/completions"
 
@@ -82,10 +84,11 @@ LARGE = ("1 MB beside a prompt", "1 MB of prompt")
 
 @dataclass
 class Report:
-    """What was seen. `wrong`: a sentence for each answer that is not right. `differs`: texts that are not those alone.
+    """Results. `wrong`: a line for each fault. `equal`, `differs`: answers equal to the text alone, and others.
 
-    `resident`: bytes after half of the requests and after all. `first_s`, `gap_s`: seconds to the first event of a
-    stream and between two; `first_large_s`, `gap_large_s`: those that ended while a body of 1 MB was on its way.
+    `stuck`: slots that stay busy. `resident`: bytes after half of the requests and after all. `first_s`, `gap_s`:
+    seconds to the first event of a stream, and between two events. `first_large_s`, `gap_large_s`: the seconds that
+    ended while a body of 1 MB was being sent.
     """
 
     kinds: Counter[str] = field(default_factory=Counter)
@@ -129,7 +132,7 @@ def _quantile(times: Sequence[float], percent: int) -> float:
 
 
 def questions(count: int, tokens: int) -> list[Asked]:
-    """`count` requests of all protocols, greedy and sampled, whose answers have at most `tokens` tokens."""
+    """Return `count` requests of all protocols, greedy and sampled, with at most `tokens` tokens in an answer."""
     found = []
     for number in range(count):
         text, most = QUESTIONS[number % len(QUESTIONS)], 1 + tokens * (number + 1) // count
@@ -147,12 +150,12 @@ def questions(count: int, tokens: int) -> list[Asked]:
 
 
 class Soak:
-    """Clients of one server. `resident`: bytes of memory that the server has."""
+    """Clients of one server. `resident`: returns the server's memory in bytes. `asked`: the questions."""
 
     def __init__(
         self, port: int, asked: Sequence[Asked], resident: Callable[[], int], *, strict: bool, seed: int = 1
     ) -> None:
-        """`strict`: an answer with another text than alone is wrong."""
+        """`strict`: an answer that differs from the same question's answer alone is wrong."""
         self._port, self._asked, self._resident, self._strict = port, [*asked], resident, strict
         self._random = Random(seed)
         self._alone: list[str] = []
@@ -160,7 +163,7 @@ class Soak:
         self.report = Report()
 
     async def run(self, requests: int, clients: int) -> Report:
-        """Ask each question alone, then make `requests` requests by `clients` clients at once."""
+        """Ask each question alone, then send `requests` requests with `clients` clients at once."""
         for path, body in [*self._asked]:
             status, answer = await self._whole(path, json.dumps(body).encode())
             if path == "/infill" and b"no tokens for infilling" in answer:
@@ -261,7 +264,7 @@ class Soak:
             (report.first_large_s if first else report.gap_large_s).append(seconds)
 
     async def _left(self, kind: str, path: str, body: dict[str, Any]) -> None:
-        """Begin a request and do not finish it; what comes of it does not matter."""
+        """Begin a request and do not finish it; its answer is not checked."""
         data = json.dumps({**body, "stream": self._random.random() < 0.7}).encode()
         half = data[: len(data) // 2] if kind == "half a body" else data
         reader, writer = await self._sent(path, half, length=len(data))
@@ -275,7 +278,7 @@ class Soak:
         await closed(writer)
 
     async def _whole(self, path: str, body: bytes) -> tuple[int, bytes]:
-        """The status and the body that a request is answered with."""
+        """Send a request; return the status and the body of the answer."""
         reader, writer = await self._sent(path, body)
         try:
             status = int((await reader.readline()).split()[1])
@@ -288,14 +291,14 @@ class Soak:
     async def _sent(
         self, path: str, body: bytes, *, length: int | None = None, buffer: int = 0
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A connection with a request. `length`: bytes that are announced. `buffer`: bytes that its socket keeps."""
+        """Send a request on a new connection. `length`: the Content-Length, if not the body's. `buffer`: SO_RCVBUF."""
         own = socket.socket()
         own.setblocking(False)
         if buffer:
             own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
         await asyncio.get_running_loop().sock_connect(own, ("127.0.0.1", self._port))
         reader, writer = await asyncio.open_connection(sock=own, limit=buffer or MB)
-        # An answer to HTTP 1.0 ends with its connection.
+        # With HTTP 1.0 the server closes the connection after its answer.
         head = f"POST {path} HTTP/1.0\r\nHost: localhost\r\nContent-Length: {length or len(body)}\r\n\r\n"
         with suppress(ConnectionError):
             writer.write(head.encode() + body)
@@ -303,7 +306,7 @@ class Soak:
         return reader, writer
 
     async def _stuck(self) -> int:
-        """Places that stay taken without a request, 5 seconds after the last one."""
+        """Return the slots or requests that the server still counts 5 seconds after the last request."""
         for _ in range(50):
             with await asyncio.to_thread(urlopen, f"http://127.0.0.1:{self._port}/metrics") as reply:
                 found = dict(re.findall(r"^llamacpp:(requests_\w+) (\d+)$", reply.read().decode(), re.MULTILINE))
@@ -316,14 +319,14 @@ class Soak:
 
 
 async def closed(writer: asyncio.StreamWriter) -> None:
-    """Close a connection, whatever has become of it."""
+    """Close a connection, also a broken one."""
     writer.close()
     with suppress(OSError):
         await writer.wait_closed()
 
 
 def text_of(body: dict[str, Any]) -> str:
-    """The text in a reply or an event of any protocol, or nothing."""
+    """Return the text in a reply or an event of any protocol, or ""."""
     match body:
         case (
             {"choices": [{"message": {"content": str(text)}}]}
@@ -340,7 +343,7 @@ def text_of(body: dict[str, Any]) -> str:
 
 
 def resident(process: int) -> int:
-    """Bytes of resident memory of a process."""
+    """Return the resident memory of a process, in bytes. `process`: its id."""
     found = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{process}/status").read_text())
     assert found
     return int(found[1]) * 2**10

@@ -1,11 +1,11 @@
-"""The public data sets that papers measure with, asked as the lookahead paper asks them, and scored.
+"""Measure and score modes on the public data sets of papers, with the prompts of the lookahead paper.
 
     python -m benchmarks.suites gsm8k --model FILE --seconds 3600
     python -m benchmarks.suites cnn-dm --model FILE -r 1 --modes lookahead --temp 1 --verify rejection
 
-The second is a row of the paper's Table 2. A suite is fetched once through huggingface_hub; --file reads one that was
-downloaded by hand: JSON lines, also packed with gzip, a JSON list, or Parquet. Modes answer in turns as in `lacli
-bench`. Nothing that a model wrote is executed: HumanEval's own evaluator runs what --samples has written.
+The second command is a row of the paper's Table 2. A suite is fetched once with huggingface_hub. --file reads a file
+that you downloaded: JSON lines (also with gzip), a JSON list, or Parquet. Modes take turns as in `lacli bench`. A
+model's code is never executed: HumanEval's own evaluator runs the files of --samples.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ Here are some rules you always follow:
 - Generate professional language typically used in business documents in North America.
 - Never generate offensive or foul language."""
 SUMMARY_USER = "Briefly summarize the given context.\nSummary:"
-"""The prompt of the lookahead paper's Appendix D, where the last word is the beginning of the answer."""
+"""The prompt of the lookahead paper's Appendix D; there its last word is the beginning of the answer."""
 
 CODE_LIMIT, CLASS_LIMIT = 512, 2048
-"""Tokens an answer may have on HumanEval and ClassEval, in the lookahead paper's section 5."""
+"""The most tokens of an answer to HumanEval and ClassEval, in the lookahead paper's section 5."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """One file on the hub. `kind`: the class of its rows if they name none."""
+    """One file on the hub. `kind`: the class of its rows if they name none. `space`: it is in a space."""
 
     repository: str
     file: str
@@ -63,7 +63,7 @@ def _mt_bench() -> Source:
 
 
 SUITES = {
-    # Spec-Bench is MT-Bench's questions and five more classes; this repository has those with a class a file.
+    # Spec-Bench is MT-Bench's questions and five more classes; this repository has a file for each of the five.
     "spec-bench": (
         _mt_bench(),
         *(
@@ -83,11 +83,11 @@ SUITES = {
     "cnn-dm": (Source("abisee/cnn_dailymail", "3.0.0/test-00000-of-00001.parquet"),),
 }
 FIRST = {"gsm8k": 1000, "xsum": 1000, "cnn-dm": 1000}
-"""Tasks that are taken from the beginning: the paper says so of GSM8K, of the articles it does not."""
+"""Only the first so many tasks are used. The paper says so of GSM8K, but not of the two sets of articles."""
 
 
 def load_suite(name: str) -> list[Task]:
-    """The tasks of a public suite, fetched once. Raises LacliError where it cannot be fetched."""
+    """Return the tasks of a public suite, fetched once. Raises LacliError if it cannot be fetched."""
     from huggingface_hub import hf_hub_download
 
     tasks: list[Task] = []
@@ -103,7 +103,7 @@ def load_suite(name: str) -> list[Task]:
 
 
 def read_suite(path: Path, kind: str = "own") -> list[Task]:
-    """The tasks of a suite's file. `kind`: the class of rows that name none. Raises LacliError for another file."""
+    """Return the tasks of a suite's file. `kind`: the class of rows that name none. Raises LacliError otherwise."""
     try:
         return [task_of(row, kind) for row in rows_of(path)]
     except (OSError, EOFError, ValueError, LookupError, TypeError, AttributeError) as error:
@@ -111,7 +111,7 @@ def read_suite(path: Path, kind: str = "own") -> list[Task]:
 
 
 def rows_of(path: Path) -> list[Row]:
-    """The rows of JSON lines, also packed with gzip, of one JSON list, or of Parquet."""
+    """Return the rows of a file of JSON lines (also with gzip), a JSON list, or Parquet."""
     raw = path.read_bytes()
     if raw.startswith(b"PAR1"):
         from pyarrow.parquet import read_table
@@ -126,7 +126,7 @@ def rows_of(path: Path) -> list[Row]:
 
 
 def task_of(row: Row, kind: str = "own") -> Task:
-    """The task of a row of any suite, known by its fields."""
+    """Return the task of a row of any suite, which the row's fields tell. Raises ValueError for unknown fields."""
     name = str(row.get("task_id") or row.get("question_id") or row.get("id") or "")
     match row:
         case {"turns": [*turns]}:
@@ -139,7 +139,7 @@ def task_of(row: Row, kind: str = "own") -> Task:
             question = f"Complete the class {cls} in the following code. Answer with the whole code.\n{code}"
             return Task((question,), "classeval", name, max_tokens=CLASS_LIMIT)
         case {"test_list": [*tests], "code": str(code)}:
-            # The sanitised half of MBPP calls the text its prompt.
+            # The sanitised half of MBPP has `prompt` instead of `text`.
             asked = row.get("text") or row["prompt"]
             lines = (asked, "The code must pass these tests:", "```python", *tests, "```")
             return Task(("\n".join(lines),), "mbpp", name, reference=code)
@@ -162,10 +162,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--file", type=Path, help="the suite's file, downloaded by hand")
     parser.add_argument("--samples", type=Path, help="write HumanEval's completions for its evaluator, a file a mode")
     parser.add_argument("--modes", default="lookup,lookahead,auto", help="compared with plain decoding")
-    parser.add_argument("--seconds", type=float, default=3600, help="of all of it")
+    parser.add_argument("--seconds", type=float, default=3600, help="stop after this time")
     parser.add_argument("--each", type=int, help="tasks of a class")
     parser.add_argument("-r", "--repetitions", type=int, help="answers to each task")
-    parser.add_argument("-n", "--predict", type=int, help="tokens of an answer; 128 where the paper sets no limit")
+    parser.add_argument("-n", "--predict", type=int, help="tokens of an answer; 128 if the paper sets no limit")
     parser.add_argument("-t", "--threads", type=int, default=0, help="0: one for each physical core")
     parser.add_argument("--temp", type=float, default=0.0, help="the whole distribution is sampled above 0")
     parser.add_argument("--seed", type=int, default=7)

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.compat --archive DIR`: a table of llama.cpp's tests of its server, for it and for lacli."""
+"""`python -m benchmarks.compat --archive DIR`: run llama.cpp's server tests with llama-server and with lacli."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ NOT_OFFERED = {
         "response.completed for an answer that its limit cut: it is response.incomplete, as OpenAI's"
     ),
 }
-"""What tests that only llama-server passes ask for, by their functions."""
+"""The feature that each test needs and that lacli does not offer, by the test's function."""
 
 PASSES, FAILS_TOO, LEFT_OUT, OURS = (
     "Passes", "llama-server fails or skips it too with this model", "Not offered", "Ours to mend",
@@ -54,10 +54,10 @@ PASSES, FAILS_TOO, LEFT_OUT, OURS = (
 """The lists of the documentation; each test is in one."""
 
 BEGIN, END = "<!-- compat: begin -->\n", "<!-- compat: end -->\n"
-"""Around the lists in docs/serve.md."""
+"""The marks around the lists in docs/serve.md."""
 
 Results = dict[str, dict[str, str]]
-"""What became of tests, by their names: `outcome` and `why`."""
+"""`outcome` (pytest's word) and `why` (the first line of the error, or "") of each test, by the test's name."""
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -72,7 +72,7 @@ def compare(
     why: Annotated[bool, typer.Option(help="Say why tests failed.")] = False,
     docs: Annotated[bool, typer.Option("--docs", help="Write the lists of docs/serve.md. Needs --program.")] = False,
 ) -> None:
-    """Run the tests where they are, against llama-server (where `program` is given) and against `lacli serve`."""
+    """Run the tests of the archive against `lacli serve`, and against llama-server if `program` is given."""
     if docs and (program is None or only or wanted):
         raise typer.BadParameter("the lists need all tests with both servers: --program, without --only and -k")
     with TemporaryDirectory() as folder:
@@ -95,7 +95,7 @@ def compare(
 
 
 def results(archive: Path, program: Path, names: object, wanted: str, folder: Path) -> Results:
-    """What became of each test with a server, by the test's name."""
+    """Run the files of tests in `names` with the server `program`. `wanted`: pytest's -k. Ends if no test ran."""
     folder.mkdir()
     written = folder / "results.jsonl"
     written.touch()
@@ -124,7 +124,7 @@ def results(archive: Path, program: Path, names: object, wanted: str, folder: Pa
 
 
 def in_lists(theirs: Results, ours: Results) -> dict[str, str]:
-    """The tests of each list, by their functions with the numbers of their cases."""
+    """Return the Markdown text of each list, by the list's name. `theirs`: the results of llama-server."""
     cases: dict[str, Counter[str]] = {name: Counter() for name in (PASSES, FAILS_TOO, LEFT_OUT, OURS)}
     for test, result in theirs.items():
         function = test.partition("[")[0]
@@ -141,7 +141,7 @@ def in_lists(theirs: Results, ours: Results) -> dict[str, str]:
 
 
 def _written(cases: Counter[str]) -> str:
-    """Their number, and a line for each file of tests."""
+    """Return the number of cases, and a line for each file of tests. `cases`: the cases of each test function."""
     files: dict[str, list[str]] = {}
     for function, count in cases.items():
         file, _, name = function.partition("::test_")
@@ -151,7 +151,7 @@ def _written(cases: Counter[str]) -> str:
 
 
 def write_lists(path: Path, lists: dict[str, str]) -> None:
-    """Put the lists between their marks in a page."""
+    """Write the lists between BEGIN and END in a page, instead of the old lists. `lists`: texts by title."""
     before, _, rest = path.read_text(encoding="utf-8").partition(BEGIN)
     text = "\n".join(f"**{name}**\n\n{tests}\n" for name, tests in lists.items())
     path.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}", encoding="utf-8")

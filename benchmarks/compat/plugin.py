@@ -1,7 +1,6 @@
-"""A pytest plugin for llama.cpp's tests of its server: its presets get the 7M model, and results are written.
+"""A pytest plugin for llama.cpp's server tests: the tests use the bundled 7M model, and their results are written.
 
-Options come from the environment, which the tests' own processes share: COMPAT_RESULTS, a file that gets a line of
-JSON for each test.
+The environment variable COMPAT_RESULTS names the file. Each test adds a line of JSON: `test`, `outcome` and `why`.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ import pytest
 from tests.loading import STDLIB_7M
 
 GENERATING = ("tinyllama2", "stories15m_moe", "tinyllama_infill")
-"""Presets whose models only write text; the others' cannot be replaced, and there is no network to fetch them."""
+"""Presets of models that only write text. The 7M model cannot replace the other models, and there is no network."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests() -> None:
-    """Prepare the tests' helpers, which they import by name, before they do."""
+    """Change llama.cpp's test helpers (`utils`) before the tests import them."""
     sys.path.insert(0, os.getcwd())
-    # The helpers import a program that downloads, and nothing is downloaded.
+    # The helpers import wget, which may be missing; nothing is downloaded.
     sys.modules.setdefault("wget", ModuleType("wget"))
     helpers: Any = import_module("utils")
     for name in GENERATING:
@@ -49,7 +48,7 @@ def _with_7m(preset: Callable[[], Any]) -> Callable[[], Any]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
-    """Write what became of a test; a skipped one ends in its setup or its call."""
+    """Write a test's result after its call, and after a setup or teardown that fails or skips the test."""
     report = yield
     if report.when == "call" or report.outcome != "passed":
         why = "" if report.passed else str(call.excinfo.value).partition("\n")[0] if call.excinfo else ""

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.compat.program FLAGS`: `lacli serve` with the flags that llama.cpp's tests give."""
+"""`python -m benchmarks.compat.program FLAGS`: start `lacli serve` with the llama-server flags of llama.cpp's tests."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from collections.abc import Sequence
 
 SAME = ("--host", "--port", "--temp", "--seed", "--batch-size", "--threads", "--n-predict", "--parallel", "--alias",
         "--tags", "--api-key", "--chat-template", "--slot-save-path")  # fmt: skip
-"""Flags with a value that `lacli serve` has too."""
+"""Flags with a value that `lacli serve` and llama-server share."""
 
 SWITCHES = ("--verbose", "--no-slots", "--no-ui")
-"""The same for flags without one."""
+"""Flags without a value that both share."""
 
 MEANINGLESS = {
     "--ubatch-size": 1, "--jinja": 0, "--no-jinja": 0, "--offline": 0, "--slots": 0,
     "--cont-batching": 0, "--context-shift": 0, "--model-draft": 1, "--spec-type": 1, "--spec-draft-n-max": 1,
     "--spec-draft-n-min": 1,
 }  # fmt: skip
-"""Flags that change nothing here, with the number of their values: `lacli serve` guesses without a draft model."""
+"""Flags that lacli ignores, with the number of their values. `lacli serve` drafts without a draft model."""
 
 
 def own_flags(theirs: Sequence[str]) -> list[str]:
-    """The flags of `lacli serve`. Ends the program, with a sentence, for one that is not offered."""
+    """Turn llama-server's flags into flags of `lacli serve`. An unknown flag ends the program with a message."""
     parser = ArgumentParser(allow_abbrev=False)
     parser.add_argument("--model", required=True)
     parser.add_argument("--chat-template-file")
@@ -41,9 +41,9 @@ def own_flags(theirs: Sequence[str]) -> list[str]:
     def value(name: str) -> str | None:
         return given[name.removeprefix("--").replace("-", "_")]  # type: ignore[no-any-return]
 
-    # llama-server divides the context among its slots, unless they share it.
+    # llama-server divides the context among its slots unless the slots share it.
     context = given["ctx_size"] if given["kv_unified"] else given["ctx_size"] // int(given["parallel"] or 1)
-    # llama-server's auto is on for every model of the tests; with it both compute the same to the last bit.
+    # llama-server's auto means on for every model of the tests. With it both servers compute the same bits.
     flash = given["flash_attn"] or ("on" if given["engine"] == "llama" else "off")
     found = [given["model"], "--ctx-size", str(context), "--flash-attn", flash, "--no-measure"]
     found += ["--engine", given["engine"]]
