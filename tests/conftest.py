@@ -1,4 +1,4 @@
-"""What every test needs: one thread, no trials of the build, Ctrl-C that arrives, patience, and two small models."""
+"""For every test: one thread, no trials of the build, a working Ctrl-C, long deadlines, and two small models."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.fakes import tiny_models
 from tests.loading import STDLIB_7M
 from tests.program import FAULT
 
-# On CI the same examples each time: a red run there is about the change, and new examples are found here. They are 60
-# and not 100, since CONTRIBUTING.md limits the time of the suite.
+# CI has the same examples each time, so that a failure there comes from the change; new examples are found here. They
+# are 60 and not 100, since CONTRIBUTING.md limits the time of the suite.
 settings.register_profile(
     "lacli",
     max_examples=60,
@@ -32,9 +32,9 @@ settings.load_profile("lacli")
 
 @pytest.fixture(autouse=True, scope="session")
 def this_build_is_not_tried_again() -> Iterator[None]:
-    """tests.program has tried the build; test_probe.py, whose subject that is, undoes this.
+    """Keep the outcome of tests.program's trial of the build; only test_probe.py, which tests trials, makes others.
 
-    An outcome that a test forgets would else be written anew into the folders of whichever test comes next.
+    Without this fixture a later test would try the build again, and save the outcome in its own folders.
     """
 
     def known(settings: ModelSettings) -> tuple[ModelSettings, str]:
@@ -46,21 +46,21 @@ def this_build_is_not_tried_again() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def one_thread() -> Iterator[None]:
-    """Settings without a number of threads mean one, so that the workers of xdist do not wait for one another."""
+    """Let settings without a number of threads mean one thread, so that xdist's workers do not slow each other."""
     with patch("lacli.llamacpp.machine.physical_cores", lambda: 1):
         yield
 
 
 @pytest.fixture(autouse=True, scope="session")
 def llama_cpp_decodes() -> Iterator[None]:
-    """lacli.load too takes llama.cpp in the tests of everything but the second engine, whose folder undoes this."""
+    """Let lacli.load choose llama.cpp in every test outside tests/ik, as if ik_llama.cpp were not installed."""
     with patch("lacli.engine.libraries.version", lambda: ""):
         yield
 
 
 @pytest.fixture(autouse=True, scope="session")
 def signals_are_heard() -> None:
-    """A shell's background job ignores Ctrl-C and others, and so would whatever it starts."""
+    """Restore signals that a shell's background job ignores, since the tests' processes would ignore them too."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     for name in ("SIGHUP", "SIGQUIT"):
@@ -71,13 +71,13 @@ def signals_are_heard() -> None:
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny random model's file, which no test changes."""
+    """Return the file of a tiny random model, which no test changes."""
     tiny_models.write_llama(path := tmp_path_factory.mktemp("llama") / "tiny.gguf")
     return path
 
 
 @pytest.fixture(scope="session")
 def small() -> Iterator[LlamaModel]:
-    """The 7M model, on one thread."""
+    """Yield the 7M model on one thread."""
     with LlamaModel(STDLIB_7M, ModelSettings(context=512, gpu_layers=0, threads=1)) as model:
         yield model

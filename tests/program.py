@@ -1,7 +1,7 @@
-"""lacli as a person meets it: a process with pipes, a process on a terminal, or quickly, inside the test's process.
+"""Run lacli as a user does: as a process with pipes, as a process on a terminal, or quickly in the test's process.
 
-No test lives here. Everything runs on the CPU and on one thread, which does not suffer from a busy machine, and
-without the developer's own settings of lacli, llama.cpp, the hub's library, proxies and colours.
+Everything runs on one CPU thread, which a busy machine slows least. The developer's own settings of lacli, llama.cpp,
+huggingface_hub, proxies and colours are left out.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from tests.loading import STDLIB_7M
 ROOT = Path(__file__).parent.parent
 PROGRAM = (sys.executable, "-m", "lacli")
 IN_BASH = ("bash", "-c", '"$0" -m lacli "$@"; exit $?', sys.executable)
-"""lacli as bash starts it; a last command alone would take bash's place, and no shell would be found above lacli."""
+"""Starts lacli from bash. With `exit` as its last command bash stays the parent process, as in a user's shell."""
 
 SECONDS = 60
-"""How long a run may take at most, on a very busy machine."""
+"""The most seconds of a run, also on a very busy machine."""
 
 FAULT = fault_of(repack=True)
-"""What fails with repacked weights in this build, "" where nothing does.
+"""The fault of this build with repacked weights, "" for none.
 
-No run uses them then, or says so, unless its test asks for it.
+With a fault, runs do not use repacked weights or mention the fault, unless a test wants it.
 """
 
 MACHINE = {
@@ -47,15 +47,15 @@ MACHINE = {
     "LACLI_MEASURE": "0",
     IN_TRIAL: FAULT,
 } | ({"LACLI_REPACK": "0"} if FAULT else {})
-"""What every run gets: the quick model if it names none, one thread, no GPU, nothing learned by others, no trial of the
-build except the one above."""
+"""Variables of every run: the quick model by default, one thread, no GPU, no measured step costs. `IN_TRIAL` prevents a
+second trial of the build."""
 
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 HUBS = (
     *("HF_DEBUG", "HF_ENDPOINT", "HF_HUB_DISABLE_", "HF_HUB_DOWNLOAD_", "HF_HUB_ENABLE_", "HF_HUB_ETAG_"),
     *("HF_HUB_OFFLINE", "HF_TOKEN", "HF_XET_", "HUGGING_FACE_", "TRANSFORMERS_OFFLINE"),
 )
-"""Of the hub's library, all but the place of its cache, which a test says."""
+"""Beginnings of huggingface_hub's variables, except its cache's, which tests set."""
 
 FOREIGN = (
     *("LANG", "LC_"),
@@ -66,7 +66,7 @@ FOREIGN = (
 
 @dataclass(frozen=True)
 class Done:
-    """A run that is over: its exit code as `exit_code` has it, and what it wrote."""
+    """A finished run: its exit code as from `exit_code`, its stdout and its stderr."""
 
     code: int
     out: str
@@ -74,20 +74,20 @@ class Done:
 
 
 def exit_code(status: int) -> int:
-    """Popen's `returncode`, negative for a signal that killed the program, but 130 for Ctrl-C, as in a shell."""
+    """Return Popen's `returncode` (negative: the signal that ended it), but 130 for Ctrl-C, as in a shell."""
     return 130 if status == -signal.SIGINT else status
 
 
 def environment(changes: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The process environment of a run: this one's without settings that change the outcome, and `changes`."""
+    """Return this process's environment without variables that change the outcome, but with `changes`."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
-    # On a busy machine the lines about loading and reading would appear, at any time.
+    # Otherwise the lines about loading and prefill could appear at any time on a busy machine.
     ours = {"PYTHONPATH": str(ROOT), "PYTHONUTF8": "1", "TERM": "xterm", "TTY_INTERACTIVE": "0"}
     return {**kept, **MACHINE, **ours, **(changes or {})}
 
 
 def call(*arguments: str, stdin: bytes = b"", env: Mapping[str, str] | None = None) -> Done:
-    """Run lacli inside this process: for what no process boundary can change. stdin is a pipe with these bytes."""
+    """Run lacli inside this process, where this makes no difference. `stdin`: the bytes of a pipe."""
     out, err, code = TextIOWrapper(BytesIO(), "utf-8"), TextIOWrapper(BytesIO(), "utf-8"), 0
     with ExitStack() as stack:
         stack.enter_context(patch.object(sys, "argv", ["lacli", *arguments]))
@@ -107,7 +107,7 @@ def call(*arguments: str, stdin: bytes = b"", env: Mapping[str, str] | None = No
 def start(
     *arguments: str | bytes, env: Mapping[str, str] | None = None, program: Sequence[str] = PROGRAM, **options: Any
 ) -> subprocess.Popen[bytes]:
-    """Start lacli as a process; its streams are pipes unless `options` for Popen say otherwise."""
+    """Start lacli as a process. Its stdout and stderr are pipes, its stdin is empty; `options` are Popen's."""
     streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen([*program, *arguments], env=environment(env), **{**streams, **options})
 
@@ -119,7 +119,7 @@ def run(
     program: Sequence[str] = PROGRAM,
     stdout: int | IO[Any] = subprocess.PIPE,
 ) -> Done:
-    """Run lacli as a process to its end. stdin: nothing, bytes for a pipe, or a file to read from."""
+    """Run lacli as a process to its end. `stdin`: bytes for a pipe, or a file; empty by default."""
     piped = stdin if isinstance(stdin, bytes) else None
     source = subprocess.PIPE if isinstance(stdin, bytes) else stdin
     with start(*arguments, env=env, program=program, stdin=source, stdout=stdout) as process:
@@ -130,7 +130,7 @@ def run(
 def on_terminal(
     *arguments: str, env: Mapping[str, str] | None = None, columns: int = 400, program: Sequence[str] = PROGRAM
 ) -> pexpect.spawn:
-    """Start lacli on a terminal of its own, wide enough that no line wraps unless `columns` says otherwise."""
+    """Start lacli on its own terminal of `columns` columns; no line wraps with the default."""
     with warnings.catch_warnings():
         # Python dislikes forks in a process in which numpy has threads.
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -145,14 +145,14 @@ def on_terminal(
 
 
 def finish(terminal: pexpect.spawn) -> Done:
-    """Wait for the end of a run on a terminal; `out` is all that the terminal showed from here on."""
+    """Wait for the end of a run on a terminal. The result's `out` is the output from now on."""
     out = terminal.read().replace("\r\n", "\n")
     terminal.close()
     return Done(terminal_code(terminal), out, "")
 
 
 def terminal_code(terminal: pexpect.spawn) -> int:
-    """The exit code of a program on a closed terminal, as `exit_code` has it."""
+    """Return the exit code of a program on a closed terminal, as `exit_code` does."""
     return exit_code(terminal.exitstatus if terminal.exitstatus is not None else -terminal.signalstatus)
 
 

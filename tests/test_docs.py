@@ -1,4 +1,4 @@
-"""The documents keep their promises: generated help, models.txt, the README's commands."""
+"""The documents agree with the program: generated help, models.txt, commands, Python and links."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_the_python_of_the_docs_runs(page: str, tmp_path: Path, monkeypatch: pyt
     blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
     names: dict[str, object] = {}
     for block in blocks:
-        # The README's answers are Python too.
+        # Blocks of the README without lacli are a model's answers.
         if page != "README.md" or "lacli" in block:
             exec(compile(block, page, "exec"), names)
     assert "lacli" in names
@@ -70,7 +70,7 @@ PAGES_OF_THE_DOCS = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
 
 
 def lacli_calls(page: str) -> Iterator[list[str]]:
-    """The words of each call of lacli in the shell blocks of a page."""
+    """Yield the words of each call of lacli in the shell blocks of a page."""
     for kind, block in re.findall(r"^```+(sh|bash|console)\n(.*?)^```+$", page, re.DOTALL | re.MULTILINE):
         for line in block.replace("\\\n", " ").splitlines():
             if kind != "console" or line.startswith("$ "):
@@ -98,7 +98,7 @@ PAGES_AND_LINKS = [
 
 
 def anchors(page: Path) -> set[str]:
-    """The names of the headings of a page, as GitHub makes them."""
+    """Return the anchors that GitHub makes of a page's headings."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 

@@ -1,4 +1,4 @@
-"""The package's imports: they go down only, on at most ten floors, and one file imports llama_cpp."""
+"""The package's imports go down only, over at most twelve floors, and one file imports llama_cpp."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ MODULES = {
 
 
 def imported_by(path: Path, *, at_once: bool = False) -> set[str]:
-    """What a file imports, also inside functions and for type checkers; of a name in a module, the module.
+    """Return the modules that a file imports, also inside functions and for type checkers.
 
-    at_once: only what is imported with it.
+    `at_once`: only the imports at the top level, which run when the file is imported.
     """
     found, tree = set(), ast.parse(path.read_text())
     for node in tree.body if at_once else ast.walk(tree):
@@ -34,7 +34,7 @@ def imported_by(path: Path, *, at_once: bool = False) -> set[str]:
 def test_imports_go_down_only_and_the_house_has_at_most_twelve_floors() -> None:
     imports: dict[str, set[str]] = {}
     for module, path in MODULES.items():
-        # Imports of `lacli` itself count for nothing: it loads its public names on first use.
+        # Imports of `lacli` itself do not count: it loads its public names on first use.
         needed = {each.split(".")[1] for each in imported_by(path) if each in MODULES and each != "lacli"}
         place = module.split(".")[1] if "." in module else "__init__"
         imports.setdefault(place, set()).update(needed - {place})

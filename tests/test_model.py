@@ -1,4 +1,4 @@
-"""The Python API on the 7M model: answers in whole, in pieces, asynchronous, and several at a time."""
+"""The Python API on the 7M model: whole answers, streams, asynchronous answers, and several at a time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.loading import STDLIB_7M
 
 QUESTIONS = ["How do I make a path?", "How do I make the parser?", "Show me a generator."]
 TOKENS = 12
-"""Of answers in whose first 13 tokens the second best is 0.57 nats lower or more: company changes none of them."""
+"""The length of answers that rounding cannot change: in 13 tokens the second choice is at least 0.57 nats lower."""
 
 SIDE_BY_SIDE: list[dict[str, Any]] = [
     {},
@@ -48,7 +48,7 @@ SIDE_BY_SIDE: list[dict[str, Any]] = [
 
 
 ENDLESS = SamplingSettings(ignore_eos=True)
-"""Of answers that only a full context would end."""
+"""Settings of answers that only a full context ends."""
 
 
 def ends_of(model: Model, streams: Sequence[Stream | AsyncStream]) -> set[str | None]:
@@ -208,7 +208,7 @@ def test_tasks_that_are_cancelled_or_leave_free_their_places(model: Model) -> No
 
 
 def test_answers_of_all_kinds_share_steps_and_are_as_alone(model: Model) -> None:
-    # Short enough that no draw is decided by rounding.
+    # The answers are so short that rounding decides no draw.
     alone = [model.generate("A list of", max_tokens=8, **options) for options in SIDE_BY_SIDE]
     streams = [model.stream("A list of", max_tokens=8, **options) for options in SIDE_BY_SIDE]
     for stream in streams:

@@ -1,4 +1,4 @@
-"""The drafts of single modes, without an engine; tests/engine/test_engine.py compares modes with plain decoding."""
+"""Drafts of mode lookup, without an engine. tests/engine/test_engine.py compares all modes with plain decoding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The n-gram pool: least recently used out first, by key and by n-gram; what sequences teach it."""
+"""The n-gram pool drops the least recently used keys and n-grams first, and learns from sequences."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_the_caps_hold_and_the_newest_is_always_there(
 
 
 def followed(text: list[int], ngram: int, key: int) -> list[tuple[int, ...]]:
-    """What followed a token in the text, the most recent first, each once."""
+    """Return the different (ngram - 1)-tuples after `key` in the text, the most recent first."""
     found = [tuple(text[end + 1 : end + ngram]) for end in range(len(text) - ngram, -1, -1) if text[end] == key]
     return list(dict.fromkeys(found))
 

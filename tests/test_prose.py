@@ -1,4 +1,4 @@
-"""Habits that make prose hard to read are rare. `python -m tests.test_prose PATH ...` counts them anywhere."""
+"""Habits that make prose hard to read are rare. `python -m tests.test_prose PATH ...` counts them in any files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LONG = 28  # words
 
 
 def python_prose(source: str) -> Iterator[str]:
-    """Paragraphs of docstrings, of constants too, and of comments, whose consecutive lines are joined."""
+    """Yield the paragraphs of docstrings (of constants too) and of comments; consecutive comment lines are joined."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             yield from paragraphs("\n".join(line.strip() for line in node.value.value.splitlines()))
@@ -36,14 +36,14 @@ def python_prose(source: str) -> Iterator[str]:
 
 
 def paragraphs(text: str) -> Iterator[str]:
-    """Prose of a page or docstring: no code, tables, headings, addresses and generated lists; points are paragraphs."""
+    """Return a page's or docstring's paragraphs, without code, tables, headings, URLs and generated lists."""
     text = re.sub(r"(?ms)^ *```.*?^ *```|^<!-- \w+: begin.*?end -->|^ *(?:>>>|[#|<]).*?$", "", text)
     text = re.sub(r"\]\([^)]*\)|https?://\S+", "", re.sub(r"`+[^`]+`+", "code", text))
     return filter(str.strip, re.split(r"\n\s*\n|\n(?=\s*(?:[-*] |\d+\. |\w+ ?(?:\([^)\n]*\))?: ))", text))
 
 
 def figures(prose: Iterable[str]) -> tuple[list[float], list[str]]:
-    """Each habit's uses per 1,000 words; the sentences."""
+    """Return each habit's uses per 1,000 words, and all sentences."""
     found = list(prose)
     ended = (each for part in found for each in re.split(r"(?<=[.!?])[\"')*]*\s+", part))
     sentences = [each for each in ended if re.search(r"\w\w", each)]

@@ -1,4 +1,4 @@
-"""What a run cost, for a person and as JSON."""
+"""The report of a run, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AUTO = DecodeSettings(mode="auto")
 
 
 def engine(settings: DecodeSettings = AUTO, times: float | None = None) -> ModelEngine:
-    """An engine whose answers are so many `times` as fast as plain ones, None where costs were not measured."""
+    """Return an engine whose answers are `times` as fast as plain ones; None: its step costs were not measured."""
     model = SimpleNamespace(path="m.gguf", description="toy 1M F32", devices="CPU")
     made = SimpleNamespace(model=model, context=SimpleNamespace(cells=100), settings=settings)
     return cast(
@@ -56,7 +56,7 @@ def guessed(accepted: tuple[Origin, ...], guesses: tuple[Origin, ...]) -> Step:
 
 
 def words(lines: str, subject: str) -> list[str]:
-    """The lines of a subject, with one space between their words."""
+    """Return a subject's lines in a report without the subject, with one space between words."""
     return [" ".join(found.split()) for found in re.findall(rf"^{subject:9} (.*)$", lines, re.MULTILINE)]
 
 

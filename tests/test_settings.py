@@ -1,4 +1,4 @@
-"""Settings: ranges with what would fit, presets, and flags that win over them."""
+"""Settings: ranges, errors that say what would fit, presets, and flags that override them."""
 
 from __future__ import annotations
 

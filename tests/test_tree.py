@@ -1,4 +1,4 @@
-"""The tree of guesses, the walk down it and the batch made of it."""
+"""A step's tree of drafts, the walk along accepted drafts, and the tree's batch."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_reachable_counts_what_some_text_would_accept(verified: list[list[int]],
 
 
 attached = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 3)), max_size=8)
-"""Each: a node above, taken modulo those that are there, and a token."""
+"""Nodes to add: the number of the parent, modulo the number of nodes, and a token."""
 
 
 def attach_all(nodes: list[tuple[int, int]]) -> Tree:
@@ -176,6 +176,6 @@ def test_the_picture_of_a_step_equals_the_step() -> None:
 
 
 def test_the_reference_settings_have_the_reference_shape() -> None:
-    """llama.cpp's example sends 120 rows, 76 of them outputs, in 31 sequences for W=15 N=5 G=15."""
+    """llama.cpp's example has 120 rows, 76 of them with outputs, and 31 sequence ids for W=15 N=5 G=15."""
     settings = DecodeSettings(mode="lookahead")
     assert (settings.max_rows, settings.max_outputs, settings.ids) == (120, 76, 31)

@@ -1,7 +1,7 @@
 """The verifiers keep the distribution of plain sampling: chi-square over whole sequences, and seeded equality.
 
-Each chi-square test draws with fixed seeds and compares with probabilities that are computed, not drawn. Had the seeds
-been chosen at random, a right verifier would fail a test with a chance of 3e-7 (5 standard deviations).
+Each chi-square test draws with fixed seeds and compares with computed probabilities. With random seeds a correct
+verifier would fail a test with probability 3e-7 (5 standard deviations).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LENGTH = 3
 VOCABULARY = 4
 PROMPT = [1, 2]
 FALSE_ALARM = 5.0
-"""Standard deviations of a normal distribution that stand for the chance of a false alarm."""
+"""The least deviation of a failed test, in standard deviations of a normal distribution."""
 
 Text = tuple[int, ...]
 Model = Callable[[Sequence[int]], Floats]
@@ -38,7 +38,7 @@ Guess = Callable[[Sequence[int]], list[list[int]]]
 
 
 def toy_model(text: Sequence[int]) -> Floats:
-    """Logits after a text; token 3 is sometimes impossible."""
+    """Return the logits after a text; token 3 is impossible after half of the texts."""
     random = np.random.default_rng(zlib.crc32(repr(list(text)).encode()))
     logits: Floats = random.uniform(-1.5, 1.5, VOCABULARY)
     if random.random() < 0.5:
@@ -58,7 +58,7 @@ GUESSES: dict[str, Guess] = {
 
 
 def sampled(verifier: Verifier, model: Model, guess: Guess) -> Text:
-    """LENGTH tokens after PROMPT, some steps of a tree of guesses each."""
+    """Draw LENGTH tokens after PROMPT in steps with drafts. `guess`: returns the paths of a step's tree."""
     verifier.begin(PROMPT)
     text = list(PROMPT)
     while len(text) < len(PROMPT) + LENGTH:
@@ -76,7 +76,7 @@ def sampled(verifier: Verifier, model: Model, guess: Guess) -> Text:
 
 
 def expected(model: Model, penalty: float) -> dict[Text, float]:
-    """The probability of every possible text."""
+    """Return the probability of every text of LENGTH tokens after PROMPT."""
     chances = {}
     for text in product(range(VOCABULARY), repeat=LENGTH):
         chance, sampler = 1.0, FakeSampler(0, penalty=penalty)
@@ -90,7 +90,7 @@ def expected(model: Model, penalty: float) -> dict[Text, float]:
 
 
 def unlikely(seen: Counter[Text], chances: dict[Text, float], draws: int) -> bool:
-    """Whether the counts are further from the chances than FALSE_ALARM allows (Wilson and Hilferty's cube root)."""
+    """Whether the counts of texts deviate from their chances by more than FALSE_ALARM (Wilson and Hilferty)."""
     assert not any(seen[text] for text, chance in chances.items() if chance == 0)
     common = [text for text, chance in chances.items() if chance * draws >= 5]
     rest = 1 - sum(chances[text] for text in common)
@@ -117,7 +117,7 @@ def test_texts_have_the_distribution_of_plain_sampling(name: str, guesses: str) 
 
 
 class Unlucky(np.random.Generator):
-    """Random numbers that are all as low, or as high, as they come."""
+    """A generator whose random numbers are all `value`."""
 
     value = 0.0
 
@@ -136,7 +136,7 @@ def test_the_extreme_random_numbers_never_give_an_impossible_token(value: float)
 
 
 def test_a_rejected_guess_that_held_all_the_mass_is_drawn_after_all() -> None:
-    """Probabilities that were rounded sum to a little less than 1, and a draw may fall between."""
+    """The sum of rounded probabilities is a little below 1, and a random number may lie between the sum and 1."""
     sampler = FakeSampler(0)
     sampler.distribution = lambda logits: Distribution(np.array([2]), np.array([1 - 1e-12]))  # type: ignore[method-assign]
     rejection = Rejection(sampler, 0)
@@ -146,7 +146,7 @@ def test_a_rejected_guess_that_held_all_the_mass_is_drawn_after_all() -> None:
 
 
 def test_rejection_accepts_as_often_as_matching() -> None:
-    """A guess of one token is accepted with that token's probability by both."""
+    """Both accept a drafted token with its probability."""
     guess = GUESSES["one chain"]
 
     def steps(name: str) -> int:
@@ -162,7 +162,7 @@ def test_rejection_accepts_as_often_as_matching() -> None:
         return count
 
     match, rejection = steps("match"), steps("rejection")
-    # The counts are sums of 2,000 numbers from 1 to 3 each: 5 standard deviations of their difference at most.
+    # Each count is a sum of 2,000 numbers from 1 to 3. The bound is 5 standard deviations of the difference.
     assert abs(match - rejection) < FALSE_ALARM * sqrt(2 * 2_000)
 
 

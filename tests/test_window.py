@@ -1,4 +1,4 @@
-"""The lookahead window: paths, n-grams, sliding, narrowing; its rows of a step, and what is taken from its ends."""
+"""The lookahead window: paths, n-grams, sliding, narrowing, its rows in a step, and the n-grams that it finds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lacli.tree import Tree
 from lacli.window import Window
 
 DRAWN = range(100, 1100)
-"""Tokens that a window draws where nothing is known."""
+"""Tokens from which a window draws if the pool has none."""
 
 END = 901
 
@@ -39,7 +39,7 @@ def test_an_ngram_is_a_column_and_its_result_and_the_first_begins_with_the_input
 
 
 def found(window: Window, *steps: list[int]) -> list[list[int]]:
-    """The ends of each step's n-grams."""
+    """Slide the window by each step's results; return the last tokens of each step's n-grams."""
     ends = []
     for results in steps:
         ends.append([continuation[-1] for _, continuation in window.ngrams(0, results)])
@@ -76,7 +76,7 @@ def grown(window: Window) -> Tree:
 
 
 def paths(tree: Tree, width: int) -> list[list[int]]:
-    """The tokens of each column's sequence, the input not counted."""
+    """Return the tokens of each column's id, without the input."""
     return [
         [tree.tokens[node] for node in range(1, len(tree)) if column in tree.ids[node]]
         for column in range(1, width + 1)
@@ -109,7 +109,7 @@ def test_what_a_column_found_goes_into_the_pool_and_the_rows_move_up(width: int,
     mode = Lookahead(settings, pool, is_end)
     mode.begin([*DRAWN, 5])
     for step in range(ngram - 1):
-        # Until the last one there are guesses that the model has not computed.
+        # Before the last step the window still has tokens that the model has not computed.
         assert not pool.statistics().ngrams
         before = [list(row) for row in mode._window.rows]
         tree = mode.grow([5], 1000)

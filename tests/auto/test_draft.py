@@ -1,4 +1,4 @@
-"""The tree of a sequence's most probable continuations, and the step of several that brings most for what it costs."""
+"""The tree of a sequence's most probable drafts, and the step of several sequences with the most tokens a second."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Words = Mapping[tuple[int, ...], Sequence[tuple[int, float]]]
 
 
 class Listed(Source):
-    """Guesses by the path to them: {(): [(1, 0.5)], (1,): [(2, 0.9)]}."""
+    """A source with these drafts and probabilities by the path before them: {(): [(1, 0.5)], (1,): [(2, 0.9)]}."""
 
     def __init__(self, words: Words) -> None:
         self._words = words
@@ -38,7 +38,7 @@ class Listed(Source):
 
 
 def taken(draft: Draft) -> list[tuple[int, object]]:
-    """Each node in the order in which it enters: depth, probability."""
+    """Return the depth and the probability of each node, in the order in which `draft` takes them."""
     chances = []
     while draft.chance:
         chance = draft.chance

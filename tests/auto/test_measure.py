@@ -1,4 +1,4 @@
-"""Measuring t(b) on toy contexts with a clock that only their decodes advance."""
+"""Measuring step costs on toy contexts, with a clock that only their decode calls advance."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ SIZES = (1, 2, 3, 4, 6, 8, 12, 16)
 
 @dataclass
 class Timed(FakeContext):
-    """Each row takes time, more after a longer context, and so does another size than before; prefill has its own.
+    """A context with a clock. Seconds: `row` a further row, `position` a cell, `change` a change of the rows.
 
-    `outliers`: numbers of steps that something else held up.
+    `prefill`: seconds of a prefill row. `slow_after`: steps before all get slow. `outliers`: numbers of slow steps.
     """
 
     now: float = 0.0
@@ -71,7 +71,7 @@ def test_all_sizes_are_timed_in_rounds_until_the_time_is_up_and_not_too_often() 
         engine = Timed()
         measured(engine, seconds=seconds)
         counted = Counter(engine.steps)
-        # One step of the survey; a round is over before the next one begins.
+        # The survey has one step of each size; each round ends before the next begins.
         assert counted[3] == counted[12] == VISIT * rounds and counted[16] == 1 + VISIT * rounds
         assert engine.steps[-len(SIZES) * VISIT :] == [size for size in SIZES for _ in range(VISIT)]
         assert engine.now <= seconds
@@ -84,7 +84,7 @@ def test_a_step_that_was_held_up_does_not_count() -> None:
 
 
 def test_a_machine_that_becomes_slow_is_measured_once_more_and_has_no_result_if_it_stays_so() -> None:
-    # A fast single row, and all others 100 times as slow: no machine is like this.
+    # One fast row, and all other rows 100 times as slow: no real machine is so.
     for slow_after, sizes in ((6, [1, 2]), (5, [*SIZES])):
         told: list[str] = []
         plan = MeasurePlan((8,), SIZES, 390)
@@ -99,7 +99,7 @@ def test_a_machine_that_becomes_slow_is_measured_once_more_and_has_no_result_if_
 @pytest.mark.parametrize(
     ("row", "rows", "seconds", "found"),
     [
-        # Time for all sizes, for fewer of the large ones, for doubled ones, and for the smallest.
+        # The time suffices for all sizes, for fewer large sizes, for powers of two, or for the smallest sizes.
         (0.125, (1, 2, 3, 8, 12, 16, 20, 24, 28, 32, 48, 64), 2000, [1, 2, 3, 8, 12, 16, 20, 24, 28, 32, 48, 64]),
         (0.125, (1, 2, 3, 8, 12, 16, 20, 24, 28, 32, 48, 64), 285, [1, 2, 3, 8, 12, 16, 32, 64]),
         (1, SIZES, 400, [1, 2, 4, 8, 16]),

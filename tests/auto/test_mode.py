@@ -1,4 +1,4 @@
-"""Mode auto in the loop: plain's text at any cost of rows, and hardly ever more time than plain's."""
+"""Mode auto in an engine: plain decoding's tokens at any step costs, and hardly ever more time than it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ any_auto = st.builds(
 
 @dataclass(frozen=True)
 class Stairs:
-    """What steps cost in plain steps, by rows; straight lines between."""
+    """Step costs by rows, in plain steps, with straight lines between the points."""
 
     costs: tuple[tuple[int, float], ...]
 
@@ -63,7 +63,7 @@ seldom = st.one_of(st.just(frozenset[int]()), ends)
 
 @contextmanager
 def clocked(clock: FakeClock) -> Iterator[None]:
-    """Let the loop read this clock."""
+    """Replace the engine's clock by this one."""
     with pytest.MonkeyPatch.context() as patch:
         clock.install(patch)
         yield
@@ -89,7 +89,7 @@ def toy(
 
 @dataclass(frozen=True)
 class Setting:
-    """A run of the toy: what its steps cost, what is believed of it beforehand, and where it ends."""
+    """A run of the toy model. `real`: its step costs. `measured`: the costs that mode auto begins with, None: none."""
 
     chosen: DecodeSettings
     real: Stairs
@@ -101,11 +101,11 @@ class Setting:
     batch_rows: int = 256
 
     def plain(self, prompt: list[int], limit: int) -> list[int]:
-        # A row that pads a step needs a cell, which the text then cannot have.
+        # Padding rows of a step need cells, which the sequence then cannot have.
         return plain_tokens(prompt, limit, self.cells - self.chosen.constraints.min_outputs + 1, self.ends)
 
     def steps(self) -> list[Step]:
-        """The steps of two answers, which are those of a plain run."""
+        """Return the steps of two answers, and check that their tokens are plain decoding's."""
         clock = FakeClock()
         engine = toy(self.chosen, self.real, clock, self.cells, self.ends, self.batch_rows)
         text = self.plain(self.prompt, self.limit)
@@ -174,7 +174,7 @@ CPU_Q4 = Stairs(
     ((1, 1.0), (2, 1.9), (3, 2.8), (4, 1.9), (5, 2.7), (7, 4.5), (8, 3.4), (16, 5.1), (32, 9.9), (64, 19.9))
 )
 GPU = Stairs(((1, 1.0), (64, 1.3)))
-"""Shapes of two CPUs, with three rows dearer than four on the second, and of a GPU."""
+"""Step costs of two CPUs and of a GPU. On the second CPU three rows cost more than four."""
 
 STAIRS = {"f16": CPU_F16, "q4_0": CPU_Q4, "gpu": GPU}
 AUTO = DecodeSettings(mode="auto")
@@ -185,9 +185,9 @@ WORST = 1.025
 
 @dataclass
 class Writer:
-    """A text that copies passages of itself, some of whose tokens are others than the guessed ones.
+    """A script that copies passages of its text, with some tokens changed.
 
-    departs: after how many right guesses, None for never. subject: places after which copying and nonsense take turns.
+    `departs`: accepted drafts before a changed token, None: never. `subject`: tokens of each copied and random part.
     """
 
     seed: int
@@ -224,13 +224,13 @@ class Writer:
 
 
 Seconds = Callable[[int, int], float]
-"""Seconds of a step by its rows and its place in the text."""
+"""Seconds of a step by its rows and its first position."""
 
 
 def run(
     writer: Writer, seconds: Seconds, cost: Cost | None, chosen: DecodeSettings = AUTO, length: int = LONG
 ) -> tuple[float, list[Step]]:
-    """How much longer the answer took than its tokens would have one by one, and its steps."""
+    """Return an answer's time, as a multiple of plain decoding's, and its steps."""
     clock = FakeClock()
     engine = ScriptedContext(writer, seconds, clock)
     with clocked(clock):
@@ -257,7 +257,7 @@ JUMPS: dict[str, Callable[[int, float], float]] = {
     "a single row costs half": lambda rows, before: before / (1 + (rows == 1)),
     "a single row costs twice as much": lambda rows, before: before * (1 + (rows == 1)),
 }
-"""What steps cost from the middle of the text on, by rows."""
+"""Seconds of a step from the middle of the answer on, by its rows and its seconds before."""
 
 HOSTILE = [
     *((name, "q4_0", known, jump) for name in WRITERS for known, jump in (("q4_0", ""), ("", ""), ("gpu", ""))),
@@ -296,7 +296,7 @@ def test_first_steps_that_were_slow_deceive_no_one(shape: str, passage: int, slo
 
 
 class Watching(ScriptedContext):
-    """Remembers the rows of each step and their sequences."""
+    """A scripted context that records the number of rows and the ids of each step."""
 
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
@@ -313,7 +313,7 @@ class Watching(ScriptedContext):
 def watched(
     writer: Writer, stairs: Stairs, chosen: DecodeSettings = AUTO, length: int = 300, saved: Stairs | None = None
 ) -> tuple[Watching, list[Step]]:
-    """What mode auto does on a machine of some `stairs`, of which it `saved` other ones if they are given."""
+    """Decode in mode auto with the step costs `stairs`. `saved`: the costs that auto begins with, None: the real."""
     clock = FakeClock()
     engine = Watching(writer, lambda rows, _: stairs.seconds(rows), clock, ids=chosen.ids)
     with clocked(clock):

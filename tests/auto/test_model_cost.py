@@ -1,4 +1,4 @@
-"""The cost of a model on a machine: what its key depends on, what is kept, and what mode auto is told of it."""
+"""Saved step costs of a model on a machine: their key, when they are measured again, and their use in mode auto."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MODULE = "lacli.auto.model_cost"
 
 @pytest.fixture(autouse=True)
 def kernels_for_repacked_weights_are_as_the_settings_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where this build fails with them they would be off in any case."""
+    """Let settings decide on repacked weights; otherwise they are off if they do not work in this build."""
     monkeypatch.setattr(f"{MODULE}.working_settings", lambda settings: (with_threads(settings), ""))
 
 
@@ -91,7 +91,7 @@ def test_the_key_depends_on_the_devices_named_and_on_how_they_share_the_model(
     over_both: list[dict[str, Any]] = [{"tensor_split": (3, 1)}, {"tensor_split": (1, 3)}, {"split_mode": "row"}]
     placed = [*({"devices": names} for names in named), *({"devices": both, **how} for how in over_both)]
     assert len({key_of(model, replace(SETTINGS, **each)) for each in placed}) == len(placed)
-    # The same that llama.cpp does by itself on this machine.
+    # llama.cpp chooses the same devices by itself on this machine.
     assert {device_names(replace(SETTINGS, devices=each)) for each in (both, ())} == {
         "CUDA0: Card 0, CUDA1: Card 1, CPU: A processor"
     }
@@ -101,7 +101,7 @@ def test_the_key_depends_on_the_devices_named_and_on_how_they_share_the_model(
 def found(
     model: Path, state: Path, plan: MeasurePlan = COST.plan, cost: Cost = COST, *, fresh: bool = False
 ) -> tuple[Cost, bool, str]:
-    """What is saved or measured, which it is, and what is said about it."""
+    """Return the saved or measured cost, whether it was saved, and the messages. `fresh`: measure anyway."""
     said: list[str] = []
     result = cost_of(model, SETTINGS, plan, state, lambda: cost, fresh=fresh, progress=said.append)
     return *result, " ".join(said)

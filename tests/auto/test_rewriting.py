@@ -1,4 +1,4 @@
-"""The rewriting source: how a copy goes on after a change, and what is learned."""
+"""The rewriting source: drafts of a copy after a change, and learned hit rates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ END = 1000
 
 
 class Pair:
-    """A rewriting source with the suffix source that it listens to."""
+    """A rewriting source with its suffix source, after a text."""
 
     def __init__(self, text: list[int]) -> None:
         self.suffix = SuffixSource(is_end={END}.__contains__)
@@ -28,7 +28,7 @@ class Pair:
         self.source.begin(self.text)
 
     def chain(self, length: int) -> list[tuple[int, float]]:
-        """The first draft, the one after it, and so on."""
+        """Return tokens and probabilities of at most `length` drafts, each after the draft before it."""
         found, drafts = list[tuple[int, float]](), self.source.first(self.text)
         while drafts and len(found) < length:
             found.append((drafts[0].token, drafts[0].probability))
@@ -40,7 +40,7 @@ class Pair:
 
     @property
     def kind(self) -> int:
-        """The kind of the first draft by its rate, -1 without a drafted."""
+        """The kind of the first draft, found by its rate; -1 without a draft."""
         return self.hits.rates.index(self.chain(1)[0][1]) if self.chain(1) else -1
 
     def extend(self, tokens: list[int]) -> None:
@@ -54,7 +54,7 @@ BEGIN = COPIED[: MIN_COPY + 2]
 
 
 def copying(change: list[int]) -> Pair:
-    """A text that copies another one up to token 110, and has `change` then."""
+    """Return sources after a text, its copy up to token 110, and `change`."""
     pair = Pair([*COPIED, 1])
     pair.extend([*BEGIN, *change])
     return pair
@@ -103,7 +103,7 @@ edits = st.lists(st.tuples(st.integers(0, 59), st.lists(few_tokens, max_size=3),
 
 
 def edited(changes: list[tuple[int, list[int], int]]) -> list[int]:
-    """The copied text with some tokens replaced."""
+    """Return the copied text with replaced tokens. `changes`: place, new tokens, and number of old tokens."""
     text = list(COPIED)
     for place, new, length in changes:
         text[place : place + length] = new

@@ -1,4 +1,4 @@
-"""Steps of several sequences in mode auto: what they cost and bring together."""
+"""Steps of several sequences in mode auto: their common costs and tokens."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def seconds(rows: int) -> float:
 
 
 def modes_of(*prompts: list[int], settings: DecodeSettings = AUTO) -> list[Auto]:
-    """The modes of sequences of one model, with what steps cost measured."""
+    """Return the modes of sequences of one model with measured step costs, one mode for each prompt."""
     points = {rows: seconds(rows) for rows in (1, 8, 64)}
     experience = Experience(settings, Cost((StepCost(0, points),)))
     modes = [Auto(settings, lambda token: False, experience) for _ in prompts]
@@ -36,7 +36,7 @@ def grown(modes: list[Auto], *prompts: list[int], max_rows: int = 64, prompt_row
 
 
 def observed(modes: list[Auto], trees: list[Tree], *accepted: int, prompt_rows: int = 0) -> None:
-    """Tell each mode how many tokens its sequence got."""
+    """Report a step to each mode. `accepted`: how many tokens each sequence got."""
     rows = sum(map(len, trees)) + prompt_rows
     for mode, tree, tokens in zip(modes, trees, accepted, strict=True):
         mode.observe(tree, Outcome({}, range(1, tokens), rows, seconds(rows)))

@@ -1,4 +1,4 @@
-"""What steps cost: as measured, between and beyond the sizes, and as corrected by the steps themselves."""
+"""Step costs: measured, between and beyond the measured sizes, and corrected by the steps themselves."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ STAIRS = StepCost(64, {1: 2.0, 4: 3.2, 8: 6.0, 16: 10.0})
 
 
 @pytest.mark.parametrize(
-    # The measured sizes, straight lines between them, and beyond them the slope from 8 to 16 rows.
+    # The measured sizes, straight lines between them, and after them the slope from 8 to 16 rows.
     ("rows", "seconds"),
     [*STAIRS.measured.items(), (2, 2.4), (6, 4.6), (12, 8.0), (20, 12.0)],
 )
@@ -43,7 +43,7 @@ PLAIN_S = 0.01
 
 
 def measured(row: float, change: float = 0.0) -> Cost:
-    """A machine whose further rows cost `row` plain steps, and a change of rows `change`."""
+    """Return step costs, in plain steps: `row` for each further row, `change` for a change of rows."""
     seconds = {rows: PLAIN_S * (1 + row * (rows - 1)) for rows in (1, 2, 4, 8, 16)}
     return Cost((StepCost(0, seconds),), PLAIN_S * change)
 

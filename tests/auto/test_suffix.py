@@ -1,4 +1,4 @@
-"""The suffix source: the longest match, what follows it, and what is learned from accepted tokens."""
+"""The suffix source: the longest match, the drafts after it, and hit rates learned from accepted tokens."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def begun(text: list[int], ends: Container[int] = ()) -> SuffixSource:
 
 
 def chain(source: SuffixSource, text: list[int], length: int) -> list[tuple[int, float]]:
-    """The first draft, the first one after it, and so on."""
+    """Return tokens and probabilities of at most `length` drafts, each the first after the draft before it."""
     found, drafts = list[tuple[int, float]](), source.first(text)
     while drafts and len(found) < length:
         found.append((drafts[0].token, drafts[0].probability))
@@ -38,7 +38,7 @@ def chain(source: SuffixSource, text: list[int], length: int) -> list[tuple[int,
 
 
 def longest(text: list[int], ends: Container[int] = ()) -> tuple[int, int]:
-    """The most recent of the longest earlier occurrences of the text's end that no end follows, by definition."""
+    """Return end and length of the longest, then latest, copy of the text's end that no token of `ends` follows."""
     best = (0, 0)
     for end in [end for end in range(1, len(text)) if text[end] not in ends]:
         length = 0

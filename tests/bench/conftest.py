@@ -1,4 +1,4 @@
-"""A clock that moves only when a test's engine decodes, and what steps of the 7M model are taken to cost."""
+"""A clock that moves only when a test's context decodes, and saved step costs of the 7M model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
 
 @pytest.fixture(scope="module")
 def known(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What steps of the 7M model cost is known, so that nothing has to be measured for mode auto."""
+    """Save step costs of the 7M model, so that mode auto measures nothing."""
     cache = tmp_path_factory.mktemp("cache")
     seconds = {rows: rows**0.9 for rows in (1, 2, 4, 8, 16, 32)}
     key = machine_key(STDLIB_7M, ModelSettings(threads=1, gpu_layers=0, engine="llama"))

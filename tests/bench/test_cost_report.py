@@ -1,4 +1,4 @@
-"""What is said of measured step costs, in a table, in words and as JSON."""
+"""Reports of measured step costs: a table, a conclusion and JSON."""
 
 from __future__ import annotations
 

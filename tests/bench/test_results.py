@@ -1,4 +1,4 @@
-"""What trials add up to: ratios worked out by hand, intervals on simulated times, the summary and the rows."""
+"""Results of trials: ratios computed by hand, intervals on simulated times, the summary and the rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ Times = list[list[float]]
 
 
 def answers(clock: FakeClock, prompts: int, tokens: int, kinds: Sequence[str] = KINDS) -> Rounds:
-    """Plain decoding, lookup and lookahead have answered so many prompts of each class with so many tokens."""
+    """Return rounds in which plain decoding, lookup and lookahead answered `prompts` prompts of each class.
+
+    `tokens`: the tokens of each answer.
+    """
     tasks = [
         task(f"{number} 1 2 {number} 1 2 {place}", kind=kind, max_tokens=tokens)
         for number in range(prompts)
@@ -34,7 +37,7 @@ def answers(clock: FakeClock, prompts: int, tokens: int, kinds: Sequence[str] = 
 
 
 def lasting(result: BenchResult, factor: float) -> BenchResult:
-    """The same with answers that took so many times as long as plain decoding's."""
+    """Return a result whose answers took `factor` times as long as plain decoding's."""
     answered = [
         replace(each, trials=tuple(replace(trial, seconds=factor * trial.seconds) for trial in each.plain))
         for each in result.answered
@@ -43,7 +46,7 @@ def lasting(result: BenchResult, factor: float) -> BenchResult:
 
 
 def measured(random: np.random.Generator, prompts: int, repetitions: int, speedup: float) -> tuple[Times, Times]:
-    """Seconds a token of plain and of a mode whose speed-up differs from prompt to prompt, and from run to run."""
+    """Return random seconds a token of plain decoding and of a mode, with random speed-ups around `speedup`."""
     plain = np.exp(random.normal(-3, 0.3, (prompts, 1)) + random.normal(0, 0.05, (prompts, repetitions)))
     gains = random.normal(np.log(speedup), 0.25, (prompts, 1)) + random.normal(0, 0.05, (prompts, repetitions))
     other: Times = (plain / np.exp(gains)).tolist()
@@ -51,7 +54,7 @@ def measured(random: np.random.Generator, prompts: int, repetitions: int, speedu
 
 
 def test_the_ratio_is_the_geometric_mean_of_each_prompts_median_and_drift_cancels() -> None:
-    # Ratios 2, 8, 2 and 9, 1, 9.
+    # The ratios are 2, 8, 2 and 9, 1, 9.
     ratio = paired_ratio([[4.0, 8.0, 6.0], [9.0, 9.0, 9.0]], [[2.0, 1.0, 3.0], [1.0, 9.0, 1.0]])
     assert ratio.value == pytest.approx(sqrt(2 * 9))
     plain, other = measured(np.random.default_rng(5), prompts=6, repetitions=4, speedup=1.4)
@@ -71,7 +74,7 @@ def test_about_95_of_100_intervals_hold_the_true_ratio(prompts: int, repetitions
         ratio = paired_ratio(*measured(random, prompts, repetitions, speedup=1.5))
         assert ratio.low is not None and ratio.high is not None
         held += ratio.low <= 1.5 <= ratio.high
-    # 200 trials scatter by 1.5 points, and an interval may be somewhat wider than it need be.
+    # The share of 200 trials varies by 1.5 points, and intervals may be somewhat too wide.
     assert 0.90 <= held / trials <= 0.995
 
 

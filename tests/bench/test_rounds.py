@@ -1,4 +1,4 @@
-"""The rounds of a benchmark: turns, histories, clocks and counts, held against the engines' own counts."""
+"""The rounds of a benchmark: turns, histories, clocks and counts, compared with the contexts' own counts."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ def test_with_little_time_answers_get_shorter_before_contenders_are_left_out(
 
 
 @settings(max_examples=30)
-@example(0.05, 0.72, 1)  # a prompt of 10 s comes up 1 s before the end
+@example(0.05, 0.72, 1)  # a prompt of 10 s is next 1 s before the end
 @given(st.floats(1e-3, 0.05), st.floats(0.2, 2.0), st.integers(1, 3))
 def test_the_time_is_kept_however_fast_prompts_are_read_and_steps_are_made(
     prompt_token_s: float, step_s: float, points: int
 ) -> None:
-    """Prompts of 200 tokens take up to 10 s to read and answers of 20 up to 40 s, of the 60 s that there are."""
+    """Of 60 s in all, a prompt of 200 tokens takes up to 10 s, and an answer of 20 tokens up to 40 s."""
     clock, tasks = FakeClock(), [task(" ".join(["1 2 3"] * repeats)) for repeats in (1, 66, 20, 66, 5)]
     with pytest.MonkeyPatch.context() as patched:
         clock.install(patched)

@@ -1,4 +1,4 @@
-"""`lacli bench` as a user meets it, on the 7M model: what it prints, what it refuses, what Ctrl-C leaves."""
+"""`lacli bench` on the 7M model: its output, its errors, and its results after Ctrl-C."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_settings_whose_steps_are_too_dear_are_left_out_if_nothing_was_named() -
 
 
 def test_ctrl_c_prints_what_was_finished() -> None:
-    # The line that counts the seconds is wanted here.
+    # The test reads the line that counts the seconds.
     env = {"TTY_INTERACTIVE": "1"}
     flags = ("--classes", "edit,code", "-n", "64", "--modes", "lookup", "-o", "md")
     terminal = on_terminal("bench", *flags, env=env)

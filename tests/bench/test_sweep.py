@@ -1,4 +1,4 @@
-"""Sweeps: lists of numbers, the points of a product, and those that cannot run."""
+"""Sweeps: lists of numbers, the points of a product, and skipped points."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The prompts that ship with lacli, and prompt files: what is read, and one line for what cannot be."""
+"""lacli's own prompts and prompt files: their contents, and errors of one line."""
 
 from __future__ import annotations
 

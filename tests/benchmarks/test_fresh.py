@@ -1,4 +1,4 @@
-"""The benchmark of fresh processes on stand-ins: what is asked, in which turns, what counts, and the tables."""
+"""The benchmark of fresh processes with fake contenders: their prompts and turns, short answers, and the tables."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def row(contender: str, prompt: str, seconds: float, *, tokens: int = 64, text: 
 
 
 def cells(text: str, number: int = 0) -> dict[str, dict[str, str]]:
-    """The cells of a text's table of that number, by row and column."""
+    """Return the cells of table number `number` in a text, by row and column."""
     table = [part for part in text.split("\n\n") if part.startswith("|")][number]
     header, _, *lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
     return {line[0]: dict(zip(header, line, strict=True)) for line in lines}

@@ -1,4 +1,4 @@
-"""The drawing of a step: the batch and its mask, held against the published example."""
+"""The drawing of a step: its batch and mask, compared with the published example."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lacli.batch import Batch
 from lacli.settings import DecodeSettings
 
 EXAMPLE = DecodeSettings(mode="lookahead", window=5, ngram=4, guesses=2)
-"""The sizes that llama.cpp's examples/lookahead/lookahead.cpp and the paper's Figure 2 (b) draw."""
+"""The sizes in the drawings of llama.cpp's examples/lookahead/lookahead.cpp and of the paper's Figure 2 (b)."""
 
 PUBLISHED_POSITIONS = [0, 1, 2, 3, 4, 1, 2, 3, 4, 5, 2, 3, 4, 5, 6, 1, 2, 3, 1, 2, 3]
 PUBLISHED_LOGITS = [0, *range(10, 21)]
@@ -25,7 +25,7 @@ PUBLISHED_SEQUENCES = {
     6: [0, 15, 16, 17],
     7: [0, 18, 19, 20],
 }
-"""The rows of each sequence in the comment of that file, which has the window row by row before the candidates."""
+"""The rows of each sequence in the comment of llama.cpp's file. There the window's rows precede the candidates'."""
 
 sizes = st.builds(
     lambda window, ngram, guesses: DecodeSettings(mode="lookahead", window=window, ngram=ngram, guesses=guesses),

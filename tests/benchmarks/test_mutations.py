@@ -1,4 +1,4 @@
-"""Mutants that the code has moved away from would prove nothing."""
+"""Each mutant still finds its fragment in the code."""
 
 from __future__ import annotations
 

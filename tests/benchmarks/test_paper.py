@@ -11,7 +11,7 @@ from lacli.errors import LacliError
 
 
 def exact_tokens(alpha: Fraction, gamma: int, sequences: int) -> Fraction:
-    """Appendix C's sum over the number of accepted tokens."""
+    """Return the expected tokens of a step by Appendix C: a sum over the number of accepted tokens."""
     at_most = [(1 - alpha**depth) ** sequences for depth in range(gamma + 1)]
     expected = (gamma + 1) * (1 - at_most[gamma])
     for accepted in range(1, gamma + 1):

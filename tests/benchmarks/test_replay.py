@@ -1,4 +1,4 @@
-"""The replay of mode auto on other machines' laws: what a step costs there, and what is named a miss."""
+"""The replay of mode auto on the laws of other machines: its clock, its answers, and the list of slow classes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_recorded_answer_is_the_same_in_every_mode_and_takes_fewer_steps_if_it
 
 
 def cell(**seconds: float) -> Cell:
-    """Contenders that answered one prompt in these seconds."""
+    """Return a cell of contenders that answered one prompt in these seconds."""
     return Cell(
         "machine", 15.0, {name.replace("_", " "): [Answer("edit", 2, 2, 2, each)] for name, each in seconds.items()}
     )

@@ -1,4 +1,4 @@
-"""Other programs than lacli: found on PATH, started with the same model and flags, read, and ended."""
+"""llama.cpp's programs: found on PATH, started with lacli's model and flags, read, and ended."""
 
 from __future__ import annotations
 

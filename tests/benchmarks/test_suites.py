@@ -1,4 +1,4 @@
-"""Public suites: their files and rows, scores against numbers worked out by hand, and the command."""
+"""Public suites: their files and rows, scores computed by hand, and the command."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROWS: Mapping[str, Mapping[str, object]] = {
     "xsum": {"id": 1, "document": "Long.", "summary": "Short."},
     "cnn-dm": {"id": "a", "article": "Long.", "highlights": "Short."},
 }
-"""A row in each suite's form, with words of our own."""
+"""A row in the form of each suite, with our own words."""
 
 
 @pytest.mark.parametrize("name", SUITES)

@@ -1,4 +1,4 @@
-"""Slash commands: their names, what they do to a chat, and what the loop is told to do."""
+"""Slash commands: their names, their effects on a chat, and their replies to the loop."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def commands_of(chat: FakeChat) -> Commands:
 
 
 def run(chat: FakeChat, *lines: str) -> Reply:
-    """What the last of these lines brings."""
+    """Run the commands in order, and return the reply of the last one."""
     return run_in(commands_of(chat), *lines)
 
 

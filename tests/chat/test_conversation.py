@@ -1,4 +1,4 @@
-"""Conversations: what was said and can be taken back, the tokens of prompts, and turns on real models."""
+"""Conversations: messages that can be taken back, the tokens of prompts, and turns on real models."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_question_answered_anew_is_decoded_from_its_end(chat: Chat) -> None:
 
 
 def test_another_answer_has_another_seed_unless_the_user_has_fixed_one() -> None:
-    # So hot that two seeds give the same answer never, and not just seldom.
+    # The temperature is so high that two seeds never give the same answer.
     sampling = SamplingSettings(temp=9, top_k=0, top_p=1, min_p=0, seed=7)
     with opened(PLAIN, sampling) as session:
         chat = chat_on(session, 20, sampling)

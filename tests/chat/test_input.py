@@ -1,4 +1,4 @@
-"""What is typed: messages of several lines, damaged lines, and which reader fits the streams."""
+"""The input of a chat: messages of several lines, damaged lines, and the reader for each kind of stream."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lacli.errors import LacliError
 
 
 def all_of(raw: bytes) -> list[str]:
-    """Every message of a pipe."""
+    """Return every message of a pipe with these bytes."""
     lines, messages = PipedLines(BytesIO(raw)), []
     while True:
         try:

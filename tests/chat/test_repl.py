@@ -1,4 +1,4 @@
-"""The loop with lines and a chat of the test's own, the whole command through a pipe, and the line of numbers."""
+"""The loop of `lacli chat` with a fake chat, the whole command with a pipe, and the line of numbers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Line = str | type[BaseException] | BaseException
 
 @dataclass
 class Typed:
-    """Lines as somebody would type them; an exception is what reading brings, and they end with Ctrl-D."""
+    """Gives these lines and then Ctrl-D to the loop, and raises exceptions among them. `offered`: texts to edit."""
 
     lines: list[Line]
     offered: list[str] = field(default_factory=list)
@@ -40,7 +40,7 @@ class Typed:
 
 @dataclass
 class Streams:
-    """What stdout and stderr have got so far."""
+    """All output so far: `answers` from stdout, `words` from stderr."""
 
     capsys: pytest.CaptureFixture[str]
     answers: str = ""
@@ -57,7 +57,7 @@ def streams(capsys: pytest.CaptureFixture[str]) -> Streams:
 
 
 def say(streams: Streams, chat: FakeChat, *lines: Line, interactive: bool = True, log: Path | None = None) -> Typed:
-    """Give the loop these lines, and Ctrl-D."""
+    """Run the loop with these lines and Ctrl-D. `log`: the file of --log."""
     typed, screen = Typed([*lines]), Screen()
     try:
         with Log(str(log) if log else None) as opened:
@@ -121,11 +121,11 @@ def test_a_loaded_chat_shows_its_last_question_and_how_its_answer_begins(
 
 
 QUESTION = "Write a Python function is_empty: Return true if the queue is empty."
-"""No choice between two tokens of its answer is close, so every mode gives the same one."""
+"""A question without close choices between tokens in its answer, so that every mode gives the same answer."""
 
 
 def chat(*arguments: str, lines: list[str], env: dict[str, str] | None = None) -> Done:
-    """A chat that reads these lines from a pipe."""
+    """Run `lacli chat --commands` with these lines in a pipe."""
     stdin = "".join(f"{line}\n" for line in lines).encode()
     return call("chat", "--commands", "-q", *arguments, stdin=stdin, env=env)
 

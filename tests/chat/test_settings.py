@@ -1,4 +1,4 @@
-"""/set: every setting is reached by all its names, and the sentence says what changed."""
+"""/set: every setting can be changed by all its names, and the reply says what changed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TYPED: dict[str, tuple[str, Any]] = {
     "json_schema": ('{"type": "object"}', '{"type": "object"}'),
     **dict.fromkeys(("top_p", "min_p", "typical", "xtc_probability", "xtc_threshold"), ("0.25", 0.25)),
 }
-"""What is typed for a field and what it then is, where a number, or off for what is on, will not do."""
+"""A typed text and its value, for fields that need other values than 3, 3.5, on or off."""
 
 
 def typed_for(name: str, default: object) -> tuple[str, Any]:

@@ -1,4 +1,4 @@
-"""Lines edited with prompt_toolkit's keys typed into a pipe, completion, and the history's file."""
+"""Lines edited with prompt_toolkit, whose keys come from a pipe; completion, and the history's file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CTRL_C, CTRL_D = "\x03", "\x04"
 
 @pytest.fixture
 def keys(monkeypatch: pytest.MonkeyPatch) -> Iterator[PipeInput]:
-    """Where keys are typed."""
+    """Yield a pipe; keys sent to it are typed into the chat's terminal."""
     with create_pipe_input() as pipe:
         monkeypatch.setattr(terminal, "create_input", lambda stream: pipe)
         monkeypatch.setattr(terminal, "_output", DummyOutput)
@@ -32,7 +32,7 @@ def lines_of() -> TerminalLines:
 
 @pytest.fixture
 def says(keys: PipeInput) -> Callable[[str], str]:
-    """What is read of keys and Enter."""
+    """Return a function that types keys and Enter, and returns the line."""
     lines = lines_of()
 
     def read(typed: str) -> str:
@@ -81,7 +81,7 @@ def test_a_line_can_be_offered_for_editing_and_earlier_ones_come_back(keys: Pipe
 
 
 def completed(text: str) -> list[str]:
-    """The whole lines that the offers make of a text."""
+    """Return the whole lines that the completions make of a text."""
     found = Completions().get_completions(Document(text), CompleteEvent())
     return [text[: len(text) + offer.start_position] + offer.text for offer in found]
 

@@ -1,4 +1,4 @@
-"""Chats in files: what is written comes back whole, and a broken file gives one clear line."""
+"""Chats in files: a saved chat is read back whole, and a broken file gives one clear line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Modes compared with plain decoding on fake engines: planted mistakes are called bugs, and rounding is not."""
+"""Modes compared with plain decoding on toy contexts: planted mistakes are called bugs, and rounding is not."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DECODING = DecodeSettings(mode="lookahead", window=4, ngram=4, guesses=4)
 
 
 def run_check(kind: type[FakeContext], sampler: Sampler | None = None, **more: Any) -> CheckResult:
-    """A check on engines of a kind. modes: as `check` takes them; the four that guess otherwise."""
+    """Check modes on toy contexts of the class `kind`. `modes` in `more`: by default every mode that drafts."""
 
     @contextmanager
     def opened(settings: DecodeSettings) -> Iterator[Context]:

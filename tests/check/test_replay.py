@@ -1,4 +1,4 @@
-"""Replays on the fake engine: a run's own batch shapes, a text in sequence 0, nothing of the run's masks and copies."""
+"""Replays on the toy context: a run's batch sizes, with the tokens in id 0 and without the run's masks and copies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIMIT = 40
 
 
 class Watched(BatchRecorder):
-    """Remembers the sequence calls too, and the logits of every step."""
+    """A recorder that also counts copies and keeps the logits of every step."""
 
     def __init__(self, engine: FakeContext) -> None:
         super().__init__(engine)

@@ -1,4 +1,4 @@
-"""What a check found, in words, in tables and as JSON."""
+"""The results of a check, in words, in tables and as JSON."""
 
 from __future__ import annotations
 

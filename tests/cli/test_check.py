@@ -1,4 +1,4 @@
-"""`lacli check` as a person runs it, on the 7M model and on models that take back less than a tree."""
+"""`lacli check` on the 7M model and on models that cannot take back a whole tree."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_quick_model_has_no_bug(flags: tuple[str, ...]) -> None:
 
 def test_a_mistake_ends_with_3(monkeypatch: pytest.MonkeyPatch) -> None:
     class WrongRows(LlamaContext):
-        """Reads each row's choice from the row before it."""
+        """A context that gives each row the choice of the row before it."""
 
         def greedy(self) -> Ints:
             return np.roll(super().greedy(), 1)
@@ -69,7 +69,7 @@ def test_a_model_that_goes_back_along_chains_is_checked_without_lookahead(
 
 
 def test_ctrl_c_later_shows_what_was_finished(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the second mode begins."""
+    """Ctrl-C comes when the second mode begins."""
     answered = Comparison.one
 
     def pressed(self: Comparison, *arguments: Any) -> Run:

@@ -1,4 +1,4 @@
-"""The command line as a person uses it: pipes, flags, JSON, colours, Ctrl-C, help, the environment."""
+"""The command line: pipes, flags, JSON, colours, Ctrl-C, help, the environment."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from tests.program import call, exit_code, finish, on_terminal, run, start
 
 QUESTION = "Show me the source code of `json.dumps`."
 SIZE = 30
-"""Tokens of most answers here: enough for guesses to come true, and quick."""
+"""Tokens of most answers here: enough for accepted drafts, and quick."""
 
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 ANSWER_COLOUR = re.compile(r"\x1b\[(?:3[1-6]|94)m(.*?)\x1b\[0m", re.DOTALL)
 
 
 def answer(*arguments: str, stdin: bytes = b"", env: dict[str, str] | None = None) -> dict[str, Any]:
-    """The JSON object of a run that has to end well."""
+    """Return the JSON object of `lacli run --json`, which has to end with code 0."""
     done = call("run", "--json", *arguments, stdin=stdin, env=env)
     assert done.code == 0, done.err
     found: dict[str, Any] = json.loads(done.out)
@@ -39,7 +39,7 @@ def answer(*arguments: str, stdin: bytes = b"", env: dict[str, str] | None = Non
 
 @pytest.fixture(scope="module")
 def reference() -> dict[str, Any]:
-    """The answer to QUESTION that other runs are compared with."""
+    """Return the JSON answer to QUESTION, which other runs are compared with."""
     return answer("-p", QUESTION, "-n", str(SIZE))
 
 
@@ -138,7 +138,7 @@ SHOWN = ("run", "--mode", "lookahead", "-p", QUESTION, "-n", str(SIZE))
 
 
 ENDLESS = ("run", "-q", "--raw", "-p", "def f(x):", "-c", "16384", "--ignore-eos")
-"""An answer that takes half a minute, so it goes on however late Ctrl-C comes."""
+"""Arguments of an answer of half a minute, so that it still runs after a late Ctrl-C."""
 
 
 @pytest.mark.parametrize(("calls", "tokens"), [(0, 0), (4, 3)], ids=["in the prompt", "in the answer"])
@@ -205,7 +205,7 @@ def test_an_interrupt_ends_a_process_with_130_and_no_traceback(when: str) -> Non
         assert process.stdout and process.stderr
         assert process.stderr.readline()
         if when == "answering":
-            # The log of the cleared cache is among the last lines before the answer.
+            # This line of the log is among the last ones before the answer.
             for line in process.stderr:
                 if b"sched_reserve" in line:
                     break

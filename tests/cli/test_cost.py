@@ -1,4 +1,4 @@
-"""`lacli cost`: what it measures and keeps, what it refuses."""
+"""`lacli cost`: measured and saved step costs, and errors."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ FEW = ("--rows", "1,2,4", "--contexts", "16,64", "--seconds", "0.2")
 
 @pytest.fixture
 def cache(tmp_path: Path) -> dict[str, str]:
-    """A cache directory of the test's own."""
+    """Return the environment variable of an empty cache folder."""
     return {"XDG_CACHE_HOME": str(tmp_path / "cache")}
 
 
 @pytest.fixture(autouse=True)
 def ticking(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However busy the machine is, a step takes a millisecond of a clock that ticks whenever it is read."""
+    """Let a step take one millisecond on any machine: each reading of the clock adds a millisecond."""
     ticks = count()
     monkeypatch.setattr("lacli.auto.model_cost.measure", partial(measure, clock=lambda: next(ticks) / 1000))
 

@@ -1,4 +1,4 @@
-"""The doctor: what each check finds on machines that are played, and the program on this machine."""
+"""`lacli doctor`: each check on simulated machines, and the program on this machine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Play = Callable[..., None]
 
 @pytest.fixture
 def play(monkeypatch: pytest.MonkeyPatch) -> Play:
-    """Let functions of the doctor give these values; at first those of a machine on which all is well."""
+    """Return a function that replaces results of the doctor's functions; until then the machine is sound."""
 
     def change(**values: Any) -> None:
         for name, value in values.items():

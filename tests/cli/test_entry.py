@@ -1,4 +1,4 @@
-"""The program's first moments: Ctrl-C while its modules load, as `python -m lacli` and as the installed command."""
+"""The start of the program: Ctrl-C while modules load, in `python -m lacli` and in the installed command."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ class Interrupting:
 
 sys.meta_path.insert(0, Interrupting())
 """
-"""A start-up module of Python's that presses Ctrl-C when a certain module is looked for.
+"""A start-up module for Python that raises Ctrl-C when the import of INTERRUPTED_IMPORT begins.
 
-It does so in text that is executed, as dataclasses are made: Python then ends by the signal even where it is caught.
+It raises it inside `exec`, as dataclasses run their code. Then the signal ends Python even if the program catches it.
 """
 
 EARLY = ["lacli.cli.main", "typer", "lacli.cli.options", "lacli.settings"]
-"""What is loaded before the command line is read, the first and the last of it among them."""
+"""Modules that load before the command line is read, with the first and the last one."""
 
 LATER = {"run": ["lacli.engine.load", "numpy", "llama_cpp"], "chat": ["lacli.chat.repl", "numpy", "llama_cpp"]}
 
 
 def installed() -> Sequence[str]:
-    """The program as the script begins that pip makes of its entry point."""
+    """Return the command that runs the same Python as pip's script for the entry point."""
     entry = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["lacli"]
     module, _, function = entry.partition(":")
     return (sys.executable, "-c", f"import sys; from {module} import {function}; sys.exit({function}())")
@@ -110,7 +110,7 @@ def test_what_the_system_refuses_is_one_line_and_a_traceback_only_if_asked(monke
 
 
 def test_nothing_but_pythons_own_modules_is_loaded_before_ctrl_c_is_heard() -> None:
-    """Loading takes time in which Ctrl-C is a traceback."""
+    """Until lacli handles Ctrl-C, Ctrl-C prints a traceback, and each import makes this time longer."""
     text = "import sys, lacli.__main__; print(*sys.modules)"
     loaded = run("-S", "-c", text, program=(sys.executable,)).out.split()
     own = {"__main__", *sys.stdlib_module_names}

@@ -1,4 +1,4 @@
-"""`lacli list`, `pull`, `show` and `rm` as a person meets them."""
+"""`lacli list`, `pull`, `show` and `rm`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def call(here: Here, *arguments: str, stdin: bytes = b"") -> Done:
 
 
 def complaint(done: Done, code: int = 1) -> str:
-    """The one line of a run that failed, after the note of what is fetched."""
+    """Check that a run failed with one line on stderr, apart from notes about downloads; return the line."""
     lines = [line for line in done.err.splitlines() if ": fetching " not in line]
     assert done.code == code and not done.out, done
     assert len(lines) == 1 and re.fullmatch(r"lacli: \S.* \(\S.*\)", lines[0]), done.err
@@ -79,7 +79,7 @@ def test_a_model_is_fetched_once_and_its_name_explained(here: Here, tmp_path: Pa
 
 @pytest.mark.parametrize("offline", ["LACLI_OFFLINE", "LLAMA_ARG_OFFLINE", "HF_HUB_OFFLINE"])
 def test_the_environment_can_forbid_the_network(offline: str, here: Here) -> None:
-    # The library reads its own variable once, when it is imported.
+    # huggingface_hub reads HF_HUB_OFFLINE only when it is imported.
     run = program.run if offline == "HF_HUB_OFFLINE" else program.call
     line = complaint(run("run", NAME, *ONE_TOKEN, env=here.hub.environment(here.cache.parent, **{offline: "1"})))
     assert ("HF_HUB_OFFLINE is set" if offline == "HF_HUB_OFFLINE" else f"lacli pull {NAME}") in line
@@ -142,7 +142,7 @@ def test_show_names_the_model_its_modes_and_its_memory_and_fetches_nothing(
 
 
 def completing(line: str) -> dict[str, str]:
-    """The environment in which bash asks for what may follow a line."""
+    """Return the environment variables with which bash asks for completions of a line."""
     words = line.split(" ")
     return {"_LACLI_COMPLETE": "complete_bash", "COMP_WORDS": "\n".join(words), "COMP_CWORD": str(len(words) - 1)}
 

@@ -1,4 +1,4 @@
-"""The shared options: lists as they are typed, a variable for every setting, flags that win over them."""
+"""The shared options: typed lists, a variable for every setting, and flags that override variables."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EVERY = [
     if isinstance(parameter.envvar, list)
 ]
 PAIRS = list({(str(each.opts), each.metavar, str(each.default)): (name, each) for name, each in EVERY}.values())
-"""One command for every option: those that commands share are one declaration."""
+"""Every option, with one of its commands; commands share the declaration of an option."""
 
 SAMPLES = {
     **dict.fromkeys(("--top-p", "--min-p", "--typical", "--xtc-probability", "--xtc-threshold"), ("0.5", "0.25")),
@@ -47,16 +47,16 @@ SAMPLES = {
     "--replicas": ("3", "2"),
     "--rpc": ("127.0.0.1:50052", "10.0.0.1:50052,10.0.0.2:50052"),
 }
-"""Values of options that are neither numbers of any size nor switches: two that differ."""
+"""Two different values of each option that is neither a switch nor a number of any size."""
 
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(("LACLI_", "LLAMA_"))}
-"""The environment without defaults of options."""
+"""The environment without variables that set options."""
 
 Own = Annotated[int, typer.Option("-x")]
 
 
 def parsed(command: str, parameter: Any, arguments: list[str], env: Mapping[str, str] = {}) -> Any:  # noqa: B006
-    """What an option is after parsing; every other option is left alone."""
+    """Return the value of one option after a command line and an environment are parsed."""
     with patch.dict(os.environ, {**CLEAN, **env}, clear=True):
         return COMMANDS[command].make_context(command, [*arguments]).params[parameter.name]
 
@@ -92,7 +92,7 @@ def test_the_value_of_stats_may_be_left_out(arguments: list[str], stats: str) ->
 
 
 def typed(*arguments: str) -> tuple[ModelSettings, int]:
-    """What a command with the group gets, and an option of its own."""
+    """Parse arguments of a command with the engine's group; return the group's settings and the command's option."""
     got: list[tuple[ModelSettings, int]] = []
 
     @with_groups(model_settings=engine_group)
@@ -168,7 +168,7 @@ WHY, WORD, ALIAS, FILE = "Why is it?", "Why?", "smollm2-135m", "a model"
         ({"argument": WORD, "hf_repo": "a/b"}, "", "hf:a/b", WORD),
         ({"argument": WHY}, "m.gguf", "m.gguf", WHY),
         ({"argument": WORD}, "m.gguf", "m.gguf", WORD),
-        # What names a model is MODEL, as before.
+        # An argument that names a model is MODEL.
         *(({"argument": name}, "m.gguf", name, None) for name in (ALIAS, "a/b", "hf:a/b", "./m", "gone.gguf", FILE)),
         *(({"argument": name}, "", name, None) for name in ("my models/gone.gguf", FILE)),
         ({"argument": WORD, "words": WHY}, "m.gguf", WORD, WHY),

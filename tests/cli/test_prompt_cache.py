@@ -1,4 +1,4 @@
-"""--prompt-cache in run, chat and --prompts: what a user sees of it."""
+"""--prompt-cache in run, chat and --prompts: files, messages and answers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SIZES = ("-n", "6", "-c", "2048", "--mode", "plain")
 
 @pytest.fixture
 def kept(tmp_path: Path) -> tuple[str, str]:
-    """A file to ask about, and the name of a cache."""
+    """Return the paths of a file to ask about and of a prompt cache, which does not exist yet."""
     (tmp_path / "area.py").write_text(FILE)
     return str(tmp_path / "area.py"), str(tmp_path / "notes.cache")
 
@@ -31,7 +31,7 @@ def test_a_second_question_about_a_file_reads_the_question_alone(kept: tuple[str
     assert found["tokens"] == fresh["tokens"] and found["prompt_n"] - found["cache_n"] < 30 < found["cache_n"]
     line = f"lacli: {found['cache_n']:,} of {found['prompt_n']:,} tokens were in notes.cache, "
     assert line in with_cache.err and "keeps" not in with_cache.err
-    # The order of the parts, the system prompt and the template are in the tokens.
+    # A system prompt, another template or none change the tokens.
     for flags in (("-sys", "Be brief."), ("--chat-template", "chatml"), ("--raw",)):
         changed, plain = (json.loads(call(*asked, *flags, *more).out) for more in (("--prompt-cache", cache), ()))
         assert changed["tokens"] == plain["tokens"]
@@ -51,7 +51,7 @@ def test_a_saved_chat_goes_on_with_its_cache_without_a_further_word(kept: tuple[
     assert int(brought[2]) - int(brought[1]) < 40 < int(brought[1])
     plain = json.loads(saved.read_text().splitlines()[0])
     assert plain["prompt_cache"] == cache
-    # The turn that came is in the file now, and the answer is that of a chat without it.
+    # The file now has the new turn, and a chat without the file gives the same answer.
     assert Path(cache).read_bytes() != written
     Path(cache).unlink()
     again = call("chat", "--commands", "--load", str(saved), stdin=b"And height?\n")

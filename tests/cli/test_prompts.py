@@ -1,4 +1,4 @@
-"""lacli run --prompts: every prompt as alone, its line kept whatever happens, and a second run that goes on."""
+"""lacli run --prompts: each answer is as alone, no written line is lost, and a second run continues."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def rows_of(text: str) -> list[Row]:
 
 
 def texts_of(text: str) -> list[Any]:
-    """The answers in the order of their rows."""
+    """Return the answers in the order of their rows, None for a row without an answer."""
     return [row.get("text") for row in sorted(rows_of(text), key=lambda row: int(row["index"]))]
 
 
@@ -87,8 +87,8 @@ def test_every_prompt_gets_the_answer_that_it_gets_alone(tmp_path: Path) -> None
 def test_draws_are_the_same_alone_and_with_others_and_each_row_has_a_seed_that_repeats_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Without flash attention on both sides, which -np 4 turns on, and with seeds that are known: else a draw lies next
-    # to another token on some processor, and company changes it.
+    # -np 4 turns flash attention on, so it is off in both runs. The seeds are fixed. With others a draw may be so close
+    # to another token on some processor that other sequences change it.
     monkeypatch.setattr("lacli.engine.load.new_seed", count(11).__next__)
     drawn = ("--temp", "2", "-s", "7", "-fa", "off")
     assert texts_of(run(tmp_path, *drawn).out) == texts_of(run(tmp_path, *drawn, "-np", "1").out)
@@ -96,7 +96,7 @@ def test_draws_are_the_same_alone_and_with_others_and_each_row_has_a_seed_that_r
     assert rows[0]["seed"] != rows[1]["seed"]
     alone = call("run", *PLAIN, "-q", "--temp", "2", "-s", str(rows[1]["seed"]), "-p", "What is a list?")
     assert alone.out.removesuffix("\n") == rows[1]["text"].removesuffix("\n")
-    # A form alone draws nothing.
+    # A grammar alone does not sample.
     assert "seed" not in rows_of(run(tmp_path, "-j", '{"type": "integer"}', rows=[{"prompt": "A number."}]).out)[0]
 
 
@@ -168,7 +168,7 @@ def test_a_prompt_that_cannot_be_decoded_has_an_error_and_the_others_go_on(tmp_p
         found = [row for _, row in sorted({row["index"]: row for row in rows_of(out.read_text())}.items())]
         assert [row.keys() & {"text", "error"} for row in found] == [{"text"}, {"error"}, {"text", "error"}, {"text"}]
         assert all(row["error"].startswith("the prompt has 6") for row in found[1:3]), found
-        # What was answered before a turn without room stays.
+        # The answers before a turn without room are kept.
         assert len(found[2]["text"]) == 1 and found[2]["predicted_n"] > 0
 
 
@@ -186,7 +186,7 @@ def test_ctrl_c_leaves_the_answers_and_the_same_command_goes_on(
     out, env = tmp_path / "out.jsonl", {"XDG_CACHE_HOME": str(tmp_path), "LACLI_LEARN": "1"}
     with monkeypatch.context() as patch:
         patch.setattr(Answers, "add", interrupted)
-        # The last answer takes longer than Ctrl-C.
+        # The last answer still runs when Ctrl-C comes.
         endless = ("-n", "-1", "--ignore-eos", "--mode", "auto")
         done = run(tmp_path, "-o", str(out), *endless, rows=rows, env=env)
     last = "lacli: stopped: 2 of 3 answers written (the same command with -o continues)"

@@ -1,4 +1,4 @@
-"""`lacli rpc-server`: the program with clients, good and bad."""
+"""`lacli rpc-server`: the program with good and bad clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bad input: whatever a user gets wrong is one line with a hint and exit code 1, or 2 for usage; never a traceback."""
+"""Bad input: each mistake of a user gives one line with a hint, never a traceback. Exit codes are 1, or 2 for usage."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FAILED, USAGE = 1, 2
 
 
 def complaint(done: Done, code: int = FAILED) -> str:
-    """The one line of a run that had to fail with this exit code and print nothing else."""
+    """Check that a run failed with this exit code and printed one line only; return the line."""
     lines = done.err.splitlines()
     assert done.code == code, done
     assert len(lines) == 1 and done.err.endswith("\n"), done.err
@@ -38,7 +38,7 @@ def complaint(done: Done, code: int = FAILED) -> str:
 
 
 def refused(*arguments: str, code: int = FAILED, stdin: bytes = b"") -> str:
-    """The complaint of `lacli run -q` about these arguments."""
+    """Return the error line of `lacli run -q` with these arguments."""
     return complaint(call("run", "-q", *arguments, stdin=stdin), code)
 
 
@@ -85,7 +85,7 @@ SLIPS = [
     (USAGE, (*ASKED, "-l", "99999+1"), "a bias names token 99999, and the model has"),
     (USAGE, (*ASKED, "--grammar", 'root ::= "a'), "the grammar cannot be used: unexpected end of input"),
 ]
-"""Each: the exit code, what was typed, and words of the line."""
+"""Exit codes, command lines, and words of the error line."""
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_an_assertion_of_llama_cpp_is_a_line_and_not_a_crash(tiny: Path, tmp_pat
 
 @pytest.fixture(scope="module", params=["all logits", "one token's logit"])
 def numberless(tiny: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> str:
-    """A model that computes NaN."""
+    """Return the file of a model whose logits are NaN, all of them or only the last token's."""
     path = tmp_path_factory.mktemp("damaged") / "numberless.gguf"
     path.write_bytes(tiny.read_bytes())
     tensors = {tensor.name: tensor.data for tensor in gguf.GGUFReader(path, "r+").tensors}

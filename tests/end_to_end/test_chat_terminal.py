@@ -1,4 +1,4 @@
-"""`lacli chat` on a real terminal: what is seen of it, Ctrl-C, signals, an editor, narrow and plain terminals."""
+"""`lacli chat` on a real terminal: its output, Ctrl-C, signals, an editor, narrow and plain terminals."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lacli.chat.transcript import read_chat
 from tests.program import PROGRAM, SECONDS, call, on_terminal, start, terminal_code
 
 QUESTION = "Write a Python function is_empty: Return true if the queue is empty."
-"""No choice between two tokens of its answer is close, so every mode gives the same one."""
+"""A question without close choices between tokens in its answer, so that every mode gives the same answer."""
 
 SIZE = 12
 QUICK = ("-n", str(SIZE), "--mode", "lookup")
@@ -25,7 +25,7 @@ QUICK = ("-n", str(SIZE), "--mode", "lookup")
 
 @cache
 def answer(*flags: str) -> str:
-    """The answer of a run of its own."""
+    """Return the text of `lacli run` with these flags."""
     done = call("run", "--json", "-n", str(SIZE), *flags)
     assert done.code == 0, done.err
     text: str = json.loads(done.out)["text"]
@@ -36,15 +36,15 @@ CUT = f"lacli: the answer was cut after {SIZE} tokens (-n); /set n -1 lifts the 
 
 
 def shown(text: str, told: str = CUT) -> str:
-    """An answer as the chat shows it: its last line ended, what is told of it, and an empty line after it."""
+    """Return the output of a chat for an answer: the text, the line `told`, and an empty line."""
     return text.removesuffix("\n") + f"\n{told}\n"
 
 
 PASTES, TAKEN = "\x1b[?2004h", "\x1b[?2004l"
-"""Marks of pastes are asked for before the prompt is drawn and after it, and not once it has a line."""
+"""The codes that turn the marks of pastes on before a prompt is drawn, and off when its line is entered."""
 
 DRAWN = re.compile(r"\x1b\[\?2004h(?:\x1b\[\?1l)?\x1b\[\?25l")
-"""The beginning of a prompt: pastes are marked and the cursor is hidden."""
+"""The codes at the beginning of a prompt: mark pastes, hide the cursor."""
 
 CODES = re.compile(r"\x1b\[[?0-9;]*[A-Za-z]|\x1b\]52;[^\a]*\a")
 ENTER, UP = "\r", "\x1b[A"
@@ -52,10 +52,7 @@ CTRL_C, CTRL_D = "\x03", "\x04"
 
 
 class ChatTerminal:
-    """A chat at its prompt.
-
-    drawn: what the last prompt had drawn when it was left, its codes included.
-    """
+    """A chat at its prompt. `drawn`: the output of the last prompt until it was left, with its codes."""
 
     def __init__(
         self, *arguments: str, env: Mapping[str, str], columns: int = 400, program: Sequence[str] = PROGRAM
@@ -66,32 +63,32 @@ class ChatTerminal:
         self.shown()
 
     def says(self, line: str) -> str:
-        """What is shown for a line."""
+        """Type a line; return the output until the next prompt."""
         return self.press(line + ENTER)
 
     def press(self, keys: str) -> str:
-        """What is shown for keys that take the prompt away."""
+        """Type keys that end the prompt; return the output until the next prompt."""
         self.send(keys)
         return self.shown()
 
     def send(self, keys: str) -> None:
-        """Keys that take the prompt away; what comes then is not waited for."""
+        """Type keys that end the prompt, and wait only for the prompt's end."""
         self.process.send(keys)
         self.process.expect_exact(TAKEN)
         self.drawn = self.process.before
 
     def sees(self, text: str) -> str:
-        """Wait for a text; what came before it and the text itself."""
+        """Wait for a text; return the output up to the text's end."""
         self.process.expect_exact(text)
         return plain(self.process.before + text)
 
     def shown(self) -> str:
-        """What is shown until the next prompt."""
+        """Wait for the next prompt; return the output before it."""
         self.process.expect(DRAWN)
         return plain(self.process.before)
 
     def ends(self, keys: str = CTRL_D) -> int:
-        """The exit code after these keys, which have to end it without a traceback."""
+        """Type keys that end the chat without a traceback; return the exit code."""
         self.process.send(keys)
         assert "Traceback" not in self.process.read()
         self.process.close()
@@ -99,7 +96,7 @@ class ChatTerminal:
 
 
 def plain(shown: str) -> str:
-    """Text as a person reads it: without codes and the mark of Ctrl-C, and with plain line ends."""
+    """Return a terminal's output without codes and ^C, and with plain line ends."""
     return CODES.sub("", shown).replace("^C", "").replace("\r\n", "\n")
 
 
@@ -108,7 +105,7 @@ Start = Callable[..., ChatTerminal]
 
 @pytest.fixture
 def start_chat(tmp_path: Path) -> Iterator[Start]:
-    """Starts a chat with a history of its own; one that a test leaves running is ended."""
+    """Yield a function that starts a chat with a separate history; every chat is ended after the test."""
     started: list[ChatTerminal] = []
 
     def start_one(*arguments: str, columns: int = 400, program: Sequence[str] = PROGRAM, **env: str) -> ChatTerminal:
@@ -122,7 +119,7 @@ def start_chat(tmp_path: Path) -> Iterator[Start]:
 
 
 def test_a_conversation_is_seen_as_it_was_typed_and_answered(start_chat: Start) -> None:
-    """One chat through what only a terminal shows."""
+    """One chat shows everything that only a terminal shows."""
     chat = start_chat("--no-history")
     expected = answer("-p", QUESTION)
     assert chat.says(QUESTION) == shown(expected)
@@ -142,7 +139,7 @@ def test_a_conversation_is_seen_as_it_was_typed_and_answered(start_chat: Start) 
 
 
 def until_ctrl_c(rows: str) -> tuple[str, ...]:
-    """The program, which says that it waits at its first batch with such rows, until Ctrl-C comes, however late."""
+    """Return a command for lacli that prints WAITING at its first batch with `rows` true, and waits for Ctrl-C."""
     text = f"""
 import time
 from lacli.__main__ import main
@@ -176,7 +173,7 @@ def test_ctrl_c_stops_an_answer_and_keeps_what_came(start_chat: Start, tmp_path:
     partial = seen.removesuffix("\nlacli: stopped\n\n")
     chat.says(f"/save {tmp_path}/chat.json")
     kept = read_chat(tmp_path / "chat.json").conversation.messages[1].content
-    # The rest of a step that was not on the screen yet is kept too.
+    # The tokens of a step that were not on the screen yet are kept too.
     assert kept.startswith(partial)
     for line in ("/clear", "/set ignore-eos off", f"/set predict {SIZE}"):
         chat.says(line)

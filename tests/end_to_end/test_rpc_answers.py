@@ -1,4 +1,4 @@
-"""Answers over RPC: the text is one device's, whatever is split or shared, and also when servers go away."""
+"""Answers over RPC: split models and replicas give one device's text, also up to the loss of a server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MODES = {"plain": ("--mode", "plain"), "lookahead": ("-W", "5", "-N", "3", "-G",
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[tuple[str, str]]:
-    """The addresses of two servers, which no test ends."""
+    """Yield the addresses of two servers, which no test ends."""
     with rpc_server() as one, rpc_server() as other:
         yield one.endpoint, other.endpoint
 
@@ -33,9 +33,9 @@ def one_device(tiny: Path) -> str:
 
 
 def asked(tiny: Path, mode: str, *where: str) -> Done:
-    """Ask in a process of its own: ggml keeps the servers of a process, and ends it without them.
+    """Run `lacli run` in a process of its own, because ggml ends a process that loses a server. `where`: more flags.
 
-    What llama.cpp takes for a GPU would get flash attention, whose sums round in another way.
+    Flash attention is off: llama.cpp counts a server as a GPU and would use it there, with other rounding.
     """
     asking = ("run", "-q", str(tiny), "--raw", "-p", PROMPT, "-n", str(LIMIT), "-c", "512", "-t", "1", "-fa", "off")
     return run(*asking, *MODES[mode], *where, env={"LACLI_N_GPU_LAYERS": "all"})
@@ -88,7 +88,7 @@ def test_a_server_that_is_lost_ends_the_program_with_one_line_and_the_text_so_fa
             arguments, program = (str(tiny), server.endpoint, PROMPT), (sys.executable, "-c", PROGRAM_OF_A_USER)
         with start(*arguments, env={"LACLI_N_GPU_LAYERS": "all"}, program=program) as process:
             assert process.stdout
-            # Not through the buffer: what it reads ahead, `communicate` does not give.
+            # Read without the buffer, since `communicate` does not return bytes that the buffer has read ahead.
             begun = os.read(process.stdout.fileno(), 3)
             server.kill()
             out, err = process.communicate(timeout=SECONDS)

@@ -1,4 +1,4 @@
-"""`lacli run` with sampling flags: what a person gets from seeds, grammars and schemas, and where a grammar ends."""
+"""`lacli run` with sampling flags: answers with seeds, grammars and schemas, and grammars without a next token."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_an_answer_to_a_schema_parses_and_validates(name: str, mode: str) -> Non
 
 
 def test_rejection_answers_and_another_seed_differs() -> None:
-    # Mode auto guesses by the clock, and with other guesses rejection draws another text.
+    # Mode auto's drafts depend on the clock, and with other drafts rejection draws another text.
     rejection = ("--verify", "rejection", "--mode", "lookup")
     first = asked(*rejection, *WARM)
     assert first["verify"] == "rejection" and first["text"]

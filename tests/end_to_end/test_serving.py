@@ -1,4 +1,4 @@
-"""`lacli serve` as a process: it says where it answers, and ends by signals."""
+"""`lacli serve` as a process: it prints its address, and signals end it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_server_answers_on_a_socket_file_and_ends_by_a_signal(tmp_path: Path) 
 
 @contextmanager
 def started(command: Sequence[str], changes: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
-    """A server that does not outlive its test, whatever fails."""
+    """Yield a server's process, which is killed if the test fails."""
     with subprocess.Popen(command, cwd=ROOT, env=environment(changes), stderr=subprocess.PIPE, text=True) as server:
         try:
             yield server
@@ -65,7 +65,7 @@ def started(command: Sequence[str], changes: Mapping[str, str] | None = None) ->
 
 
 def begun(stderr: IO[str], where: str = r"http://127\.0\.0\.1:\d+(?=, )") -> tuple[str, str]:
-    """Where a server says that it answers, and all that it has said by then."""
+    """Read stderr up to a text that matches `where` (an address); return the match and everything read."""
     told = ""
     while not (found := re.search(where, told)):
         line = stderr.readline()

@@ -1,4 +1,4 @@
-"""SmolLM2-135M, a model that people use: its template and its streams."""
+"""SmolLM2-135M, a widely used model: its template and its streams."""
 
 from __future__ import annotations
 

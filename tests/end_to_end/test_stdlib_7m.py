@@ -1,4 +1,4 @@
-"""The 7M model on real llama.cpp: every mode gives plain's text, and steps, calls and cells add up."""
+"""The 7M model on real llama.cpp: every mode gives plain decoding's text; steps, calls and cells are counted right."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.fakes.decoding import PLAIN, Decoding, bugs, compare
 LIMIT = 48
 
 ON_ONE_THREAD = ModelSettings(context=512, gpu_layers=0, threads=1)
-"""One thread waits for no other, so the tests stay fast on a busy machine; logits are on the host."""
+"""One CPU thread, so that the tests stay fast on a busy machine; logits are on the host."""
 
 CODE_QUESTIONS = (
     "Show me the source code of `json.dumps`.",
@@ -41,7 +41,7 @@ CODE_QUESTIONS = (
 )
 QUESTIONS = (*CODE_QUESTIONS, "Explain threading.Barrier.wait.", "What does `random.Random.shuffle` do?")
 LONG = 6
-"""One of them, whose answer is known to have accepted runs."""
+"""The index of a question whose answer has steps with several accepted drafts."""
 
 LOOKAHEAD = DecodeSettings(mode="lookahead", window=15, ngram=5, guesses=15)
 MODES = {
@@ -62,7 +62,7 @@ def prompts(small: LlamaModel) -> list[list[int]]:
 
 
 def asked(small: LlamaModel, questions: Sequence[str]) -> list[list[int]]:
-    """The tokens of questions in the model's own template."""
+    """Return the tokens of each question in the model's own template."""
     template, _ = choose_template("", small)
     return [small.tokenize(template.render(as_messages(question))) for question in questions]
 

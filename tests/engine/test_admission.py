@@ -1,4 +1,4 @@
-"""Many sequences in one engine: each gets what it gets alone, whatever the others do."""
+"""Many sequences in one engine: each gets the tokens that it gets alone."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PLACES = 4
 
 
 class SharedContext(FakeContext):
-    """Refuses calls that name all sequences: they would cut every sequence. `rows_decoded`: of all batches."""
+    """A toy context that refuses removals from all ids at once. `rows_decoded`: the rows of all batches."""
 
     rows_decoded = 0
 
@@ -48,9 +48,9 @@ class SharedContext(FakeContext):
 
 @dataclass
 class Visit:
-    """A sequence that comes and goes. `arrives`, `leaves`: steps of the schedule before it comes, and that it stays.
+    """A sequence for `attend`. `arrives`: steps before it is added. `leaves`: steps that it stays, None: to its end.
 
-    `recorder`: scores its prompt.
+    `recorder`: records the log probabilities of its prompt.
     """
 
     prompt: list[int]
@@ -63,7 +63,7 @@ class Visit:
 
 
 SYSTEM = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9]
-"""What several prompts begin with."""
+"""The beginning of several prompts."""
 
 visits = st.lists(
     st.builds(
@@ -80,7 +80,7 @@ visits = st.lists(
     max_size=2 * PLACES,
 )
 MAX_STEPS = 4000
-"""Of a schedule: no mix of a few short sequences takes as many unless it goes in circles."""
+"""More steps than a few short sequences can need, unless the engine never ends."""
 
 
 @pytest.fixture(autouse=True)
@@ -97,7 +97,7 @@ def add(engine: Engine, prompt: Sequence[int], limit: int = -1, *, verifier: Ver
 
 
 def attend(schedule: Engine, coming: list[Visit]) -> None:
-    """Let the visits come and go until all have ended."""
+    """Add and end the sequences of `coming` step by step, until all have ended."""
     staying: list[Visit] = []
     for now in range(MAX_STEPS):
         for visit in [each for each in coming if each.arrives <= now]:
@@ -120,7 +120,7 @@ def attend(schedule: Engine, coming: list[Visit]) -> None:
 
 
 def alone(visit: Visit, cells: int, ends: frozenset[int] = frozenset()) -> list[int]:
-    """What plain decoding gives the sequence with the whole cache for itself."""
+    """Return the tokens that plain decoding gives the sequence alone in the cache."""
     return plain_tokens(visit.prompt, visit.limit, cells, ends)
 
 
@@ -151,7 +151,7 @@ def test_every_sequence_gets_what_it_gets_alone(
 
 
 LONG = [*SYSTEM, *SYSTEM, *SYSTEM]
-"""A beginning that is worth waiting for."""
+"""A prompt's beginning that is long enough to wait for its reuse."""
 
 
 def plain_schedule(cells: int, rows: int = 256) -> tuple[Engine, SharedContext]:
@@ -187,7 +187,7 @@ def test_a_chat_goes_on_in_its_slot_and_other_prompts_take_empty_ones() -> None:
     turn = answered(schedule, [*first.tokens, 2])
     assert turn.cells is first.cells and turn.reused == len(first.tokens) - 1
     again = answered(schedule, [*first.tokens, 3])
-    # It is cut back to what they have in common.
+    # The slot keeps only the common beginning.
     assert again.cells is first.cells and again.reused == len(first.tokens)
     assert len(engine._cells) == len(again.tokens) - 1 + len(other.tokens) - 1
 
@@ -315,7 +315,7 @@ def test_a_long_sequence_that_waits_is_not_overtaken() -> None:
 def test_running_sequences_decode_a_quarter_of_the_time_while_a_long_prompt_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A step for both would have more rows than an engine takes together without loss; a row takes a second here."""
+    """A step for both would have more rows than `mixed_rows`, so they take turns. Each row takes a second."""
     engine = SharedContext(ids=2, prefill_rows=16, mixed_rows=11)
     monkeypatch.setattr("lacli.engine.engine.perf_counter", lambda: float(engine.rows_decoded))
     schedule = Engine(engine, PLAIN, 2)
@@ -331,13 +331,13 @@ def test_running_sequences_decode_a_quarter_of_the_time_while_a_long_prompt_is_r
 
 
 class Greedy:
-    """A verifier that takes the most probable tokens, and has nothing to choose from after `left` of them."""
+    """A verifier that takes the most probable token, and raises SamplingError after `left` tokens."""
 
     def __init__(self, left: int = 1000) -> None:
         self.left = left
 
     def begin(self, text: Sequence[int]) -> None:
-        """Nothing is remembered."""
+        """Do nothing."""
 
     def choose(self, logits: Floats, guesses: object) -> int:
         if not self.left:
@@ -367,11 +367,11 @@ def test_a_sequence_that_cannot_go_on_ends_alone(chosen: DecodeSettings, tokens:
 
 
 BAD = 11
-"""A first token after which the toy model computes no numbers."""
+"""A first token after which the toy model's logits are NaN."""
 
 
 class SpoiltContext(SharedContext):
-    """Has no numbers for a text that begins with BAD, and for no other until it is cleared, if `spreads`."""
+    """A context with NaN as logits of a sequence that begins with BAD; with `spreads` then of all, until `clear`."""
 
     spreads = is_spoilt = False
 
@@ -434,7 +434,7 @@ def test_more_sequences_than_a_batch_has_rows_take_turns() -> None:
     [
         DecodeSettings(mode="lookup"),
         DecodeSettings(mode="jacobi", window=6),
-        # Without candidates, which the sequences' n-grams together are.
+        # Without candidates, since they come from the n-grams of all sequences.
         DecodeSettings(mode="lookahead", window=8, ngram=4, guesses=0),
     ],
     ids=lambda chosen: chosen.mode,
@@ -455,7 +455,7 @@ def test_a_fixed_mode_takes_the_rows_for_each_sequence_that_it_takes_for_one(cho
 
 
 def refilled(engine: FakeContext, schedule: Engine, place: int, tokens: list[int]) -> Cells:
-    """A slot that has taken over tokens, as a library brings their cells, or some if there is no room for all."""
+    """Refill a slot with saved tokens and their cells, or with as many cells as are free; return the slot."""
 
     def fill(first_id: int) -> bool:
         cells = zip(engine._free_slots(), enumerate(tokens), strict=False)

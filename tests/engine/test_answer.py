@@ -1,4 +1,4 @@
-"""An answer's text on the fake engine: stop strings, ends and limits give the same in every mode."""
+"""An answer's text on the toy context: stop texts, ends and limits give the same text in every mode."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from tests.fakes.decoding import Decoding
 from tests.loading import last_tokens, load
 
 ALPHABET = "ab é\n€"
-"""Tokens 0, 1, .. are its characters cut into bytes: some are whole, some halves, and four are empty."""
+"""Tokens 0, 1, .. are made of its characters' bytes: some are whole, some are halves, and four are empty."""
 
 CONTROLS = {5: "<go>", 9: "<|stop|>"}
-"""The names of two that are empty."""
+"""The names of two empty tokens, which are control tokens."""
 
 PIECES = [piece for char in ALPHABET for piece in (char.encode()[:1], char.encode()[1:])]
 
@@ -44,7 +44,7 @@ def generation_of(decoder: Decoding, prompt: list[int], limit: int, stops: Seque
 def answer(
     chosen: DecodeSettings, prompt: list[int], limit: int, stops: list[str], ends: frozenset[int]
 ) -> tuple[Answer, Decoding, str]:
-    """A finished answer, with what was printed on the way."""
+    """Return a finished answer, its decoder, and the printed text."""
     engine = FakeContext(120, 120, chosen.ids, VOCABULARY, ends)
     decoder = Decoding(engine, chosen)
     text, pieces = generation_of(decoder, prompt, limit, stops)

@@ -1,4 +1,4 @@
-"""The loop on the fake engine: every mode gives plain's tokens, for any sizes, prompts and ends."""
+"""The engine on the toy context: every mode gives plain decoding's tokens, for any sizes, prompts and ends."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def tokens_of(steps: list[Step]) -> list[int]:
 
 
 def holds_its_text(decoder: Decoding, engine: FakeContext) -> bool:
-    """The cache holds all of the sequence but its last token, and with ordered cells perhaps a step's tokens less."""
+    """Whether the cache has all tokens but the last; with ordered cells those of the last step may be missing too."""
     held, text = engine.held(), decoder.tokens
     least = len(text) - (decoder.settings.max_step_tokens if decoder.settings.constraints.ordered else 1)
     return held == text[: len(held)] and least <= len(held) < len(text)
@@ -72,10 +72,10 @@ def test_every_mode_equals_plain(
     engine = engine_for(chosen, cells, rows, ends)
     decoder = fixed_clock_decoder(engine, chosen)
     steps = list(decoder.generate(prompt, limit))
-    # A row that pads a step needs a cell, which the text then cannot have.
+    # Padding rows of a step need cells, which the sequence then cannot have.
     assert tokens_of(steps) == plain_tokens(prompt, limit, cells - chosen.constraints.min_outputs + 1, ends)
     assert decoder.tokens == prompt + tokens_of(steps)
-    # Without a step nothing is read.
+    # Without a step no prompt is decoded.
     assert not steps or holds_its_text(decoder, engine)
     assert all((step.finish == "eog") == (step.tokens[-1] in ends) for step in steps)
     if chosen.mode != "plain":
@@ -151,7 +151,7 @@ def test_how_a_prompt_is_read_is_told_without_what_the_cache_held_already() -> N
 
 
 class Interrupting(FakeContext):
-    """A fake engine in whose n-th call the user presses Ctrl-C, before or after the call has done its work."""
+    """A toy context with Ctrl-C in its `calls_left`-th call from now, after the call's work or, if `before`, before."""
 
     calls_left = 0
     before = False

@@ -1,4 +1,4 @@
-"""Chains that a recurrent state is taken back by, on the fake engine: plain's tokens, and nothing kept by mistake."""
+"""Chains of drafts on a toy context with a recurrent state: plain decoding's tokens, and a right cache."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def toy(back: int, ends: frozenset[int] = frozenset(), cells: int = 400) -> Fake
 
 
 def holds_a_part(decoder: Decoding, engine: FakeContext) -> bool:
-    """The cache has what the engine believes it to have, a beginning of the sequence."""
+    """Whether the cache has a beginning of the sequence, of the length that the engine counts."""
     held = engine.held()
     return held == decoder.tokens[: len(held)] and len(held) == decoder.past
 

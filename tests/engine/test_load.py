@@ -1,4 +1,4 @@
-"""An engine's life: one answer at a time, closed or dropped it gives all back, and a program ends with it."""
+"""Opening and closing engines: closed or dropped engines free everything, and programs end."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ import sys, threading, lacli
 settings = lacli.ModelSettings(context=256, gpu_layers=0, threads=1)
 model = lacli.load(sys.argv[1], model_settings=settings)
 """
-"""The beginning of a program that has opened the model of its argument."""
+"""The beginning of a program that loads the model of its first argument."""
 
 
 def test_an_engine_whose_context_fails_frees_its_model(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +87,7 @@ def test_a_question_to_a_closed_engine_is_one_error(tiny: Path) -> None:
 
 
 def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of llama.cpp's functions that give memory back, as they are called from now on."""
+    """Return a list to which each call of a freeing function of llama.cpp adds the function's name."""
     freed: list[str] = []
 
     def telling(name: str, free: Callable[[object], None], handle: object) -> None:
@@ -115,12 +115,12 @@ def test_a_dropped_engine_gives_its_samplers_contexts_and_model_back(
     try:
         freed.clear()
         del engine
-        # Nothing of an engine's own keeps it: without a circle of somebody else's it goes at once.
+        # Nothing in an engine refers back to it: unless other objects form a cycle with it, it is freed at once.
         assert bool(freed) is not in_a_circle
     finally:
         gc.enable()
     gc.collect()
-    # Samplers and contexts read the model's vocabulary until their end, and not each other.
+    # The model is freed last: samplers and contexts use its vocabulary, but not each other.
     assert sorted(freed[:-1]) == ["llama_free", *["llama_sampler_free"] * 2] and freed[-1] == "llama_model_free"
 
 

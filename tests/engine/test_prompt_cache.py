@@ -1,4 +1,4 @@
-"""Prompt caches: what was read is not read again, and no answer is ever wrong because of a file."""
+"""Prompt caches: saved tokens are not decoded again, and no file makes an answer wrong."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def ask(
     *,
     read_only: bool = False,
 ) -> tuple[tuple[int, ...], int, list[str]]:
-    """The tokens of an answer, how many of its prompt's were not read, and what was said of the cache."""
+    """Return an answer's tokens, the number of reused prompt tokens, and the messages about the cache."""
     said: list[str] = []
     with open_engine(model, settings, decode_settings) as engine:
         if cache:
@@ -86,13 +86,13 @@ def test_a_prompt_goes_on_after_a_files_tokens_and_a_different_one_is_answered_a
     assert said[0].startswith(f"{reused} of {len(longer)} tokens were in a.cache, ")
     found, reused, said = ask(model, other, cache, SETTINGS, settings, read_only=True)
     assert found == ask(model, other, None, SETTINGS, settings)[0]
-    # What a window has dropped is in no file, and a recurrent state cannot be cut back.
+    # A file lacks the cells that a sliding window has dropped, and a recurrent state cannot be cut back.
     assert reused == (len(prompt) - 9 if kind == "attention" else 0)
     assert ("needs all tokens of the file" in said[0]) == (kind != "attention")
 
 
 def rows_after(context: DecodingContext, prompt: Sequence[int]) -> np.ndarray:
-    """The logits of the last of the tokens, with the others in the cache."""
+    """Decode the last token, with the other tokens in the cache; return its logits."""
     batch = from_tokens(prompt[-1:], len(prompt) - 1)
     batch.outputs[0], batch.wanted = 1, 1
     assert context.decode(batch)
@@ -130,7 +130,7 @@ def test_a_restored_recurrent_state_is_not_rolled_back_by_a_step_before_it(tmp_p
 
 
 def altered(path: Path) -> Path:
-    """The same model but for the sign of some weights in the middle of the file, and with its time."""
+    """Copy a model with other signs of some weights in the middle of the file, and one nanosecond newer."""
     other, raw, times = path.parent / "other" / path.name, bytearray(path.read_bytes()), path.stat()
     other.parent.mkdir()
     middle = len(raw) // 2
@@ -191,7 +191,7 @@ def test_a_damaged_file_and_any_other_is_refused_in_one_line_and_stays(tiny: Pat
     ask(tiny, prompt, cache)
     raw = cache.read_bytes()
     line = raw.index(b"\n")
-    # In the format, the key, the tokens, the state and the sum.
+    # The places are in the format, the key, the tokens, the state and the checksum.
     places = (12, 60, line - 9, line + (len(raw) - line) // 2, len(raw) - 1)
     damaged = [raw[:at] + bytes([raw[at] ^ 1 << bit]) + raw[at + 1 :] for at in places for bit in (0, 7)]
     parts = [raw[:size] for size in (len(raw) - 1, len(raw) - 4, line + 3, line, 40, 0)]

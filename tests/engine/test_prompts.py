@@ -1,4 +1,4 @@
-"""Chat templates with a model: BOS in the tokens, conversations, what an engine chooses and says, --chat-template."""
+"""Chat templates with a model: BOS in the tokens, conversations, an engine's choice and notes, --chat-template."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NONE_WRITTEN = "{% for m in messages %}{{ m.role ~ m.content }}{% endfor %}"
 
 @pytest.fixture(scope="module")
 def adding(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same model with a vocabulary that adds BOS."""
+    """Return a copy of the tiny model whose vocabulary adds BOS."""
     adding = tmp_path_factory.mktemp("adding") / "tiny.gguf"
     tiny_models.flip_to_true(tiny, adding, "tokenizer.ggml.add_bos_token")
     return adding
@@ -35,7 +35,7 @@ def adding(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def bare(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same model without a chat template."""
+    """Return a copy of the tiny model without a chat template."""
     bare = tmp_path_factory.mktemp("bare") / "tiny.gguf"
     raw, key = tiny.read_bytes(), b"tokenizer.chat_template"
     assert raw.count(key) == 1
@@ -90,7 +90,7 @@ def test_without_a_template_a_question_goes_in_as_it_stands_and_a_conversation_i
 
 
 SPOKEN = "{{ word }}{{ messages[-1].content }}"
-"""A template with a variable."""
+"""A template with a variable `word`."""
 
 
 def test_variables_of_a_template_reach_every_prompt_of_an_engine(tiny: Path) -> None:

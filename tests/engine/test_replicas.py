@@ -1,4 +1,4 @@
-"""Several replicas on the fake engine: the tokens are one replica's, however steps are divided and whichever fails."""
+"""Several replicas on toy contexts: the tokens are one replica's, for any division of steps and any failure."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def decoder_of(engines: Engines, chosen: DecodeSettings, verifier: Verifier | No
 
 
 def hold_beginnings(decoder: Decoding, engines: Engines) -> bool:
-    """Each cache holds a beginning of the sequence, and nothing else."""
+    """Whether each cache has a beginning of the sequence, and nothing else."""
     held = [engine.held() for engine in engines]
     assert [len(engine._cells) for engine in engines] == [len(each) for each in held]
     return all(each == decoder.tokens[: len(each)] for each in held)
 
 
 def all_hold(decoder: Decoding, engines: Engines) -> bool:
-    """Besides, one cache holds all that one replica's would."""
+    """Whether, in addition, one cache has all cells that a single replica would have."""
     assert hold_beginnings(decoder, engines)
     return not decoder.tokens or any(holds_its_text(decoder, engine) for engine in engines)
 
@@ -66,7 +66,7 @@ def alike(kind: type[FakeContext], count: int, chosen: DecodeSettings) -> list[A
 
 
 sizes = st.lists(st.tuples(st.integers(41, 130), st.integers(4, 64)), min_size=2, max_size=3)
-"""Cells and rows of a batch of each replica."""
+"""The cells and the batch size of each replica."""
 
 
 @given(any_settings, prompts, ends, st.integers(-1, 80), sizes, st.booleans())
@@ -105,7 +105,7 @@ def sampled(seed: int, *, rejects: bool) -> Verifier:
 def test_a_seed_gives_one_replicas_tokens(
     chosen: DecodeSettings, prompt: list[int], seed: int, rejects: bool, count: int
 ) -> None:
-    # In the order of the text replicas hold other parts of it than one alone, and draw other random numbers.
+    # With ordered cells, replicas have other parts of the sequence than one context, and draw other random numbers.
     assume(not (rejects and chosen.constraints.ordered))
     one = fixed_clock_decoder(engine_for(chosen), chosen, sampled(seed, rejects=rejects))
     engines = [engine_for(chosen) for _ in range(count)]
@@ -118,7 +118,7 @@ def test_a_seed_gives_one_replicas_tokens(
 
 
 happenings = st.sampled_from(["go on", "close", "change"])
-"""What happens before a turn or in it."""
+"""An event before or in a turn."""
 
 
 @given(
@@ -149,7 +149,7 @@ def test_every_turn_is_a_fresh_run_and_leaves_beginnings_of_the_sequence(
         prompt = [*decoder.tokens[:kept], *more] or [1]
         if what == "change":
             decoder.engine.reconfigure(second if decoder.settings is first else first)
-        # A step of the mode before may have left more to be decoded again than one of this mode can.
+        # A step of the earlier mode may leave more tokens to decode again than a step of this mode has rows.
         assert hold_beginnings(decoder, engines)
         answer = decoder.generate(prompt, limit)
         steps = [step for _, step in zip(range(2 if what == "close" else 99), answer, strict=False)]
@@ -161,7 +161,7 @@ def test_every_turn_is_a_fresh_run_and_leaves_beginnings_of_the_sequence(
 
 
 class Refusing(FakeContext):
-    """Finds no cells for a step with more rows than its limit, those that it decodes again not counted."""
+    """A context without cells for a step of more than `max_rows` rows; rows that are decoded again do not count."""
 
     max_rows = 1000
 
@@ -187,10 +187,9 @@ def test_a_replica_that_finds_no_cells_makes_the_step_smaller(
 
 
 class Guarded(FakeContext):
-    """Notices when two threads are in it at once.
+    """A context that sets `touched` if two threads are in it at once.
 
-    raised: what its next step ends with. waits_for: what it waits for before it decodes its next step. presses: Ctrl-C
-    is pressed so often then.
+    raised: the error of its next step. waits_for: an event before its next step. presses: Ctrl-C presses after it.
     """
 
     raised: BaseException | None = None
@@ -226,7 +225,7 @@ class Guarded(FakeContext):
         for press in range(1 + self.presses):
             if press:
                 pthread_kill(main_thread().ident or 0, SIGINT)
-            # Time for what must not come: a call by the thread that should wait.
+            # Leave time for a call by a thread that must wait, which would be a mistake.
             self.touched.wait(0.02)
 
     def _look(self) -> None:
@@ -261,14 +260,14 @@ def test_nothing_decodes_any_more_when_the_callers_part_has_failed(
         taken.extend(generation)
     assert not any(engine.within or engine.touched.is_set() for engine in engines[1:])
     assert decoder.tokens == [1, 2, 3, *tokens_of(taken)] and all_hold(decoder, engines)
-    # What a replica had not yet decoded of the sequence is still decoded once.
+    # The next turn decodes the tokens that a replica still lacks.
     prompt = [*decoder.tokens, 1]
     assert tokens_of(list(decoder.generate(prompt, 60))) == plain_tokens(prompt, 60)
     assert all_hold(decoder, engines)
 
 
 class Pressed(Interrupting):
-    """Ctrl-C is pressed in its n-th sequence call: all of those are made by the caller's thread."""
+    """A context with Ctrl-C in its n-th call of `copy` or `remove`, which the caller's thread makes."""
 
     def decode(self, batch: Batch) -> bool:
         return FakeContext.decode(self, batch)
@@ -296,7 +295,7 @@ def test_an_interrupt_in_any_sequence_call_leaves_sequence_and_caches_agreeing(
 
 
 class Leaving(FakeContext):
-    """Its calls can be left in the middle; one of two `rows` rows never ends otherwise."""
+    """A context with calls that `interrupt` can end. A call with `rows` rows ends in no other way."""
 
     rows = 0
 
@@ -308,7 +307,7 @@ class Leaving(FakeContext):
         raise KeyboardInterrupt
 
     def interrupt(self) -> None:
-        # A first one may come too early, between two calls.
+        # The first interrupt may come too early, between two calls.
         if self.asked:
             self.left.set()
         self.asked = True

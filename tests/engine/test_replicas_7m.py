@@ -1,4 +1,4 @@
-"""Several contexts on the bundled model give the tokens of one, to the last bit with --strict."""
+"""Several contexts on the bundled model give one context's tokens, exactly with --strict."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def prompts(model: LlamaModel) -> list[list[int]]:
 
 
 def answers(contexts: Sequence[LlamaContext], chosen: DecodeSettings, prompts: Sequence[list[int]]) -> list[list[int]]:
-    """Greedy answers to all prompts, then sampled ones."""
+    """Return the greedy answers to all prompts, then the sampled answers."""
     found = []
     with LlamaSampler(contexts[0]._model, WARM) as sampler:
         for verifier in (None, SampleAndMatch(sampler)):
@@ -76,7 +76,7 @@ def answers(contexts: Sequence[LlamaContext], chosen: DecodeSettings, prompts: S
 
 
 def held(context: LlamaContext) -> int:
-    """Tokens in the cache of a context, of which no sequence may have more than the first one."""
+    """Return the number of tokens of id 0 in the cache; check that no other id has more."""
     ends = [int(lib.llama_memory_seq_pos_max(context._memory, sequence)) + 1 for sequence in range(context.ids)]
     assert ends[0] == max(ends)
     return ends[0]
@@ -84,7 +84,7 @@ def held(context: LlamaContext) -> int:
 
 @pytest.fixture(scope="module")
 def expected(model: LlamaModel, prompts: list[list[int]]) -> list[list[int]]:
-    """What strict plain decoding answers in one context."""
+    """Return the answers of strict plain decoding in one context."""
     model_settings, chosen = strict(PLAIN)
     with LlamaContext(model, model_settings, ContextSize.of(chosen), backend_greedy=False) as context:
         found = answers([context], chosen, prompts)
@@ -104,7 +104,7 @@ def test_strict_replicas_give_strict_plains_tokens(
         ]
         assert answers(contexts, chosen, prompts) == expected
         if chosen.mode == "lookahead":
-            # One call is each prompt's. A step of few candidates may have none for a third context.
+            # Each prompt takes one call. A step with few candidates may have none for a third context.
             assert sorted(context.calls for context in contexts)[-2] > 6 * len(prompts)
 
 

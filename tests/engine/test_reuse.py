@@ -1,4 +1,4 @@
-"""One sequence after another in one cache: only what differs is decoded, and the tokens are those of a fresh start."""
+"""One sequence after another in one cache: only different tokens are decoded, and answers are as in an empty cache."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from tests.fakes.decoding import Decoding, fixed_clock_decoder
 
 few = st.lists(st.integers(0, VOCABULARY - 1), max_size=12)
 turn = st.tuples(st.integers(0, 60), few, st.integers(0, 12))
-"""Tokens of the sequence that are kept, tokens after them, the answer's limit."""
+"""The number of kept tokens of the sequence, the tokens after them, and the answer's limit."""
 turns = st.lists(turn, min_size=1, max_size=5)
 
 
 class Counting(FakeContext):
-    """Counts the rows that it decodes without being asked for a choice: the prefill's."""
+    """A context that counts the rows of batches without outputs, which are prefill."""
 
     prefilled = 0
 
@@ -81,7 +81,7 @@ WATCHED = ("auto/*", "engine/cells", "engine/step", "engine/admission", "engine/
 
 @contextmanager
 def ctrl_c_at_line(number: int) -> Iterator[list[tuple[str, int]]]:
-    """Ctrl-C before the n-th line, from 1, that runs in what keeps text, cells and guesses; the lines that ran."""
+    """Raise Ctrl-C before the `number`-th line (from 1) that runs in WATCHED files; yield the lines that ran."""
     folder = Path(lacli.__file__).parent
     files = {str(path) for name in WATCHED for path in folder.glob(f"{name}.py")}
     ran: list[tuple[str, int]] = []
@@ -102,7 +102,7 @@ def ctrl_c_at_line(number: int) -> Iterator[list[tuple[str, int]]]:
 
 
 def first_and_last(ran: Sequence[tuple[str, int]]) -> list[int]:
-    """Where each line of the code ran first and last, among all that ran, from 1."""
+    """Return the numbers (from 1) in `ran` of the first and the last run of each line of code."""
     places = [*enumerate(ran, start=1)]
     both = ({line: place for place, line in order} for order in (places, reversed(places)))
     return sorted({place for each in both for place in each.values()})
@@ -112,7 +112,7 @@ TINY = DecodeSettings(mode="lookahead", window=2, ngram=3, guesses=2)
 
 
 def spoiled(new: Callable[[], tuple[Decoding, FakeContext]], line: int) -> list[tuple[str, int]]:
-    """Interrupt the second of three turns at a line, and see that the third is a fresh run's; the lines that ran."""
+    """Interrupt the second of three turns at a line, and check the third turn; return the lines that ran."""
     decoder, engine = new()
     list(decoder.generate([1, 2, 3, 4, 5, 6], 5))
     with suppress(KeyboardInterrupt), ctrl_c_at_line(line) as ran:
@@ -139,6 +139,6 @@ def test_an_interrupt_before_any_line_spoils_nothing(chosen: DecodeSettings, bac
         engine = FakeContext(24, 24, chosen.ids, VOCABULARY, max_rollback=back)
         return fixed_clock_decoder(engine, chosen), engine
 
-    # Every third line, and of auto, whose sources have tests of their own, every sixth.
+    # Test every third line. In mode auto, whose sources have their own tests, test every sixth.
     for line in first_and_last(spoiled(new, -1))[:: 6 if chosen.mode == "auto" else 3]:
         spoiled(new, line)

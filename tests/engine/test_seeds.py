@@ -1,4 +1,4 @@
-"""One seed, one text, on the bundled model: bit for bit with strict decoding, and up to judged rounding without it."""
+"""One seed gives one text on the bundled model: exactly with strict decoding, otherwise except for rounding."""
 
 from __future__ import annotations
 

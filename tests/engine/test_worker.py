@@ -1,4 +1,4 @@
-"""The thread that decodes for all: each sequence gets what it gets alone, and none waits for what has gone."""
+"""The thread that decodes for all: each sequence gets the tokens it gets alone, and no reader waits forever."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CELLS = 300
 
 
 class SteppedContext(SharedContext):
-    """Takes a step only where `step` lets it, until `run` lets it take them all. `fails`: raises in the next one."""
+    """A context that decodes only when `step` is called, and freely after `run`. `fails`: the next step raises."""
 
     fails = False
 
@@ -49,22 +49,22 @@ class SteppedContext(SharedContext):
         return super().decode(batch)
 
     def wait(self) -> None:
-        """Wait until a step is about to be taken."""
+        """Wait until a decode call has begun."""
         self._entered.acquire()
 
     def step(self) -> None:
-        """Let the step be taken that `wait` has waited for, and wait for the next one."""
+        """Let the begun decode call continue, and wait until the next one has begun."""
         self._allowed.release()
         self.wait()
 
     def run(self) -> None:
-        """Let all steps be taken from now on."""
+        """Let all decode calls continue from now on."""
         self._free = True
         self._allowed.release(2)
 
 
 class Reader(Stream):
-    """Somebody who asks for a sequence, and gets its tokens step by step."""
+    """A stream that requests a sequence and gets its tokens step by step."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Reader(Stream):
         self.begin()
 
     def next(self) -> list[int]:
-        """The tokens of the next step; none where the sequence has ended. Raises what ended it."""
+        """Return the tokens of the next step, [] after the end. Raises the error that ended the sequence."""
         while isinstance(progress := self._arrived.get(), RunStatistics):
             pass
         _, step, error = progress
@@ -89,7 +89,7 @@ class Reader(Stream):
         return [*step.tokens] if step else []
 
     def all(self, limit: int = 10) -> list[int]:
-        """The tokens of the whole sequence."""
+        """Return the tokens of all steps, up to `limit`."""
         tokens: list[int] = []
         while len(tokens) < limit and (more := self.next()):
             tokens += more
@@ -98,7 +98,7 @@ class Reader(Stream):
 
 @contextmanager
 def stepped(places: int) -> Iterator[tuple[Worker, SteppedContext]]:
-    """A loop that decodes plainly, step by step."""
+    """Yield a worker that decodes plainly, and its context, which waits before each step."""
     engine = SteppedContext(places)
     with Worker(Engine(engine, PLAIN, places)) as loop:
         try:
@@ -153,7 +153,7 @@ def test_a_step_of_several_streams_wakes_the_event_loop_once(monkeypatch: pytest
 
 
 def load_of(loop: Worker) -> tuple[int, int]:
-    """The numbers of sequences that are decoded and that wait for a slot."""
+    """Return the numbers of running sequences and of sequences that wait for a slot."""
     return len(loop.running), len(loop.waiting)
 
 
@@ -223,7 +223,7 @@ def test_a_step_that_raises_ends_all_sequences_and_later_ones_with_its_error() -
 
 
 class Refusing(Greedy):
-    """A verifier that cannot even begin."""
+    """A verifier whose `begin` raises."""
 
     def begin(self, text: Sequence[int]) -> None:
         raise RuntimeError("not this prompt")
@@ -271,7 +271,7 @@ def test_an_impossible_prompt_is_refused_by_the_call_that_makes_it(prompt: list[
 
 
 class Counted:
-    """A sampler that counts how often it is closed."""
+    """A sampler that counts the calls of `close`."""
 
     closed = 0
 

@@ -1,4 +1,4 @@
-"""Points of a benchmark on toy engines, with a clock that moves as they decode."""
+"""Benchmark rounds on toy contexts, with a clock that moves only when they decode."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ MACHINE = Machine(
 )  # fmt: skip
 
 Cost = Callable[[int, int], float]
-"""Seconds of a batch, by its rows and those with outputs."""
+"""Seconds of a decode call, by the batch's rows and its rows with outputs."""
 
 
 def free(rows: int, outputs: int) -> float:
-    """Every call takes a second, whatever it has to compute."""
+    """Return the seconds of a call if every call takes one second."""
     return 1.0
 
 
 def dear(rows: int, outputs: int) -> float:
-    """A row costs a second, and a batch saves nothing."""
+    """Return the seconds of a call if each row takes one second."""
     return float(rows)
 
 
@@ -46,13 +46,13 @@ TASKS = (task("1 2 3 1 2", kind="code"), task("4 5 6 4 5 6 4", kind="edit"), tas
 
 
 def tokens_of(task: Task, answers: Sequence[str]) -> list[int]:
-    """Toy tokens of a task's next turn after the answers before: their numbers."""
+    """Return the toy prompt of a task's next turn, after `answers`; each word of the texts is a token's number."""
     said = [part for turn, answer in zip(task.turns, answers, strict=False) for part in (turn, answer)]
     return [int(word) for part in [*said, task.turns[len(answers)]] for word in part.split()]
 
 
 def ask(task: Task, answers: Sequence[str]) -> Exchange | None:
-    """Make a toy prompt."""
+    """Return the next exchange of a task after `answers`; None if the cells have room for fewer than 8 tokens."""
     prompt = tokens_of(task, answers)
     room = CELLS - len(prompt)
     return Exchange(task, len(answers), tuple(prompt), min(task.max_tokens, room)) if room >= 8 else None
@@ -66,7 +66,7 @@ def field(
     repetitions: int | None = 2,
     deadline: float = inf,
 ) -> Rounds:
-    """Tasks that are to be answered in all settings, each in a context whose calls take `cost(rows, outputs)`."""
+    """Return rounds of the tasks in all settings. Each setting has a context whose calls take `cost(rows, outputs)`."""
     contexts = {each: ClockedContext(ids=each.ids, clock=clock, cost=cost) for each in settings}
 
     def answer(point: Point, exchange: Exchange, deadline: float) -> Trial:
@@ -77,12 +77,12 @@ def field(
 
 
 def words(tokens: Sequence[int]) -> str:
-    """The text of toy tokens."""
+    """Return the text of toy tokens: their numbers with spaces."""
     return " ".join(map(str, tokens))
 
 
 def played(rounds: Rounds, most: int = -1) -> Rounds:
-    """The rounds after `most` trials, or at their end."""
+    """Run at most `most` trials of the rounds, all with -1; return the rounds."""
     for count, _ in enumerate(rounds, start=1):
         if count == most:
             break

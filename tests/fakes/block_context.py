@@ -1,4 +1,4 @@
-"""A toy context whose attention reads cells as ik_llama.cpp's does, in blocks of four. No test lives here."""
+"""A toy context that reads cells in blocks of four, as ik_llama.cpp's attention does in larger blocks."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ BLOCK = 4
 
 @dataclass
 class BlockContext(FakeContext):
-    """Rows of a batch lie in a row of cells, and none beyond the block after the highest occupied end is read.
+    """A context with neighbouring cells for a batch's rows. It reads cells up to the block of the last occupied end.
 
-    `is_pinned`: the end of a block is kept occupied, as `lacli.ik.pin` does it. `moves`: times that cells were moved.
+    `is_pinned`: the end of a block is kept occupied, as in `lacli.ik.pin`. `moves`: how often cells were moved.
     """
 
     is_pinned: bool = True
@@ -59,7 +59,7 @@ class BlockContext(FakeContext):
         self._head = 0
 
     def _find(self) -> int | None:
-        """The first cell of as many free ones in a row as there are rows, from where the last search ended."""
+        """Return the first of enough neighbouring free cells for the rows, searched from the last end on, or None."""
         taken = {cell.slot for cell in self._cells}
         if self._head > len(taken) + 2 * self._rows_now:
             self._head = 0

@@ -1,4 +1,4 @@
-"""Clocks that move only when an engine decodes, by a cost that the test chooses. No test lives here."""
+"""Clocks that move only when a context decodes, by a cost that the test chooses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lacli.batch import Batch
 from tests.fakes.context import FakeContext
 
 READERS = ("lacli.bench.rounds", "lacli.engine.cells", "lacli.engine.engine", "lacli.engine.step")
-"""Modules that ask for the time."""
+"""Modules that call perf_counter."""
 
 
 @dataclass
@@ -24,14 +24,14 @@ class FakeClock:
         return self.now
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Let everything that is timed in a benchmark read this clock."""
+        """Replace perf_counter in all READERS by this clock."""
         for module in READERS:
             monkeypatch.setattr(f"{module}.perf_counter", self)
 
 
 @dataclass
 class ClockedContext(FakeContext):
-    """A toy engine whose decode calls take `cost(rows, outputs)` seconds; `steps` counts those with outputs."""
+    """A toy context whose decode calls take `cost(rows, outputs)` seconds. `steps`: counts calls with outputs."""
 
     clock: FakeClock = field(default_factory=FakeClock)
     cost: Callable[[int, int], float] = lambda rows, outputs: 1.0

@@ -1,7 +1,7 @@
 """A toy language model with the Context protocol that enforces llama.cpp's rules.
 
-Its next token is a function of exactly those (position, token) pairs that a row's sequence ids make visible, so a
-mistake in a mask or a cache call changes the text or breaks a rule. No test lives here.
+Its next token depends only on the (position, token) pairs that a row's ids make visible. So a mistake in a mask or in
+a cache call changes the tokens or breaks a rule.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SPREADS = np.random.default_rng(0).uniform(-2, 2, (101, 64))
 
 
 class RuleBroken(Exception):
-    """llama.cpp would return -1, abort or leave the result to chance."""
+    """A call after which llama.cpp would return -1, abort or give a random result."""
 
 
 @dataclass
@@ -32,11 +32,11 @@ class Cell:
 
 @dataclass
 class FakeContext:
-    """A toy model of `vocabulary` tokens. `ends`: end tokens. One token in `surprise` ignores the last two.
+    """A toy model of `vocabulary` tokens. `ends`: end tokens. One token in `surprise` depends on all earlier tokens.
 
-    `ordered`: a row must see its cells in the order of the sequence, which sums that are the same in every step need.
-    `min_outputs`: rows whose logits a step must ask for at least, for the same reason. `max_rollback`: snapshots
-    of a recurrent state, kept after the rows of a batch; a removal at the end uses one up. None: no recurrent state.
+    `ordered`: raise if a row sees its cells in another order than the sequence's; exact sums need the order.
+    `min_outputs`: the fewest rows with logits in a step; exact sums need them too. `max_rollback`: the most tokens
+    that one removal after a batch can take back from a recurrent state. None: no recurrent state.
     """
 
     cells: int = 256
@@ -70,7 +70,7 @@ class FakeContext:
         return (3 * last + before + 1) % self.vocabulary
 
     def logits_after(self, context: list[tuple[int, int]]) -> Floats:
-        """Logits, (vocabulary,), between -2 and 2, but for the next token's, which is 3."""
+        """Return logits, (vocabulary,): 3 for the next token, from -2 to 2 for the others."""
         spread: Floats = SPREADS[zlib.crc32(repr(context).encode()) % len(SPREADS)][: self.vocabulary].copy()
         spread[self.next_token(context)] = 3.0
         return spread
@@ -140,11 +140,11 @@ class FakeContext:
         return (slot for slot in range(self.cells) if slot not in taken)
 
     def held(self, sequence: int = 0) -> list[int]:
-        """The tokens of a sequence by position."""
+        """Return the tokens in the cells of a sequence id, by position."""
         return [token for _, token in self._visible(sequence, self.cells * 2)]
 
     def _check(self, rows: list[BatchRow]) -> None:
-        """The checks of llama_batch_allocr::init."""
+        """Raise RuleBroken for a batch that llama_batch_allocr::init refuses."""
         wanted = sum(row.output for row in rows)
         if not rows or len(rows) > self.batch_rows:
             raise RuleBroken(f"{len(rows)} rows in a batch of at most {self.batch_rows}: GGML_ASSERT")
@@ -175,7 +175,7 @@ class FakeContext:
                     raise RuleBroken(f"sequence {owner} belongs to incompatible sets")
 
     def _goes_back(self, start: int, end: int) -> bool:
-        """Whether the state after the token before `start` is there, where the last tokens are to go; it is used up."""
+        """Whether the tokens from `start` to `end` can be removed. Removing the last tokens uses up the snapshots."""
         last = self._last_position(0)
         if start > last or 0 <= end <= last:
             return True

@@ -1,4 +1,4 @@
-"""Engines of tests for one sequence at a time, in any mode, and comparisons of modes with plain decoding."""
+"""Engines for one sequence at a time, in any mode, and comparisons of modes with plain decoding."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ Logits = npt.NDArray[np.float32]
 
 
 class Decoding:
-    """An engine for one sequence at a time, that draws with one verifier; without `cost` mode auto goes by the clock.
+    """An engine for one sequence at a time, with one verifier. `cost`: mode auto's step costs, None: by the clock.
 
-    `tokens`, `reused`: of the last sequence.
+    `tokens`: the last sequence's. `reused`: how many of its prompt's tokens the cache had.
     """
 
     def __init__(
@@ -46,11 +46,11 @@ class Decoding:
 
     @property
     def past(self) -> int:
-        """Tokens that the engine believes its cache to have."""
+        """The number of tokens that the engine counts in its cache."""
         return self.engine._admission._slots[0].past
 
     def generate(self, prompt: Sequence[int], limit: int = -1) -> Generator[Step]:
-        """The steps of what follows a prompt."""
+        """Yield the steps of an answer of at most `limit` tokens, -1: no limit."""
         for sequence, step, _ in self.engine.decode(prompt, SequenceOptions(limit, self._verifier)):
             assert sequence
             self.tokens, self.reused = sequence.tokens, sequence.reused
@@ -59,17 +59,17 @@ class Decoding:
 
 
 def fixed_clock_decoder(context: Context, settings: DecodeSettings, verifier: Verifier | None = None) -> Decoding:
-    """Takes the same steps each time; rows cost next to nothing, so mode auto drafts all it can."""
+    """Return a `Decoding` with fixed step costs, for the same steps each time. Mode auto drafts as much as possible."""
     return Decoding(context, settings, verifier, cost=FIXED_COST)
 
 
 def compare(model: LlamaModel, settings: ModelSettings, limit: int) -> Comparison:
-    """A greedy comparison on contexts of a model."""
+    """Return a greedy comparison with answers of at most `limit` tokens, on new contexts of a model."""
     from lacli.llamacpp.context import LlamaContext
 
     return Comparison(lambda decode: LlamaContext(model, settings, ContextSize.of(decode)), limit)
 
 
 def bugs(runs: Sequence[Run]) -> list[Difference | str]:
-    """The differences from plain's text that rounding does not explain, and what llama.cpp refused."""
+    """Return the differences from plain decoding that rounding does not explain, and llama.cpp's errors."""
     return [run.difference or run.failure for run in runs if run.verdict == "bug"]

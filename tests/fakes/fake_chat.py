@@ -1,4 +1,4 @@
-"""A chat without a model, for what commands do to one. No test lives here."""
+"""A chat without a model, for tests of commands."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MODEL = SimpleNamespace(description="toy 1M F32", devices="CPU", context=100)
 
 @dataclass
 class FakeChat(Chat):
-    """Its tokens are words, and its answers `pieces`; what is no piece is raised among them, and what came is kept."""
+    """A chat whose answer is `pieces`; an exception among them is raised there. Tokens are words."""
 
     conversation: Conversation = field(default_factory=Conversation)
     settings: ChatSettings = ChatSettings()
@@ -85,7 +85,7 @@ class FakeChat(Chat):
 
 
 def talked(turns: Sequence[tuple[str, str]], system: str = "") -> Conversation:
-    """A conversation of questions with their answers."""
+    """Return a conversation of pairs of a question and its answer."""
     conversation = Conversation(system)
     for question, answer in turns:
         conversation.ask(question)

@@ -1,6 +1,6 @@
-"""A Hugging Face Hub on the loopback: as much of its API as fetching a model needs, and some ways to fail.
+"""A Hugging Face Hub on the loopback: the API calls that fetch a model, and some failures.
 
-huggingface_hub reads HF_ENDPOINT once, when it is imported: `looking_up` points its constants at the hub.
+huggingface_hub reads HF_ENDPOINT only when it is imported, so `looking_up` changes huggingface_hub's constants.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ BAD_TOKEN = {"X-Error-Message": "Invalid credentials in Authorization header"}
 
 @dataclass
 class Repository:
-    """One repository. `gated`: its files want this token."""
+    """One repository. `files`: contents by name. `gated`: the only token that may read its files, "" for any."""
 
     files: dict[str, bytes]
     gated: str = ""
@@ -49,10 +49,10 @@ class Repository:
 
 @dataclass
 class FakeHub:
-    """What the hub has, and what was asked of it.
+    """A hub with these repositories.
 
-    requests: method and path of every request, in order. token: the one that is valid; any other is refused.
-    answer: what every request gets instead, None for the hub's own answers.
+    requests: method and path of every request, in order. token: the only valid token. answer: an application that
+    answers every request, None: the hub itself.
     """
 
     repositories: dict[str, Repository]
@@ -62,18 +62,18 @@ class FakeHub:
     address: str = ""
 
     def environment(self, home: Path, **more: str) -> dict[str, str]:
-        """The environment of a process that has this hub and a cache of its own below `home`."""
+        """Return the environment variables of a process with this hub and a cache below `home`, and `more`."""
         cache = {"HF_HOME": str(home), "HF_HUB_CACHE": str(home / "hub"), "XDG_CONFIG_HOME": str(home / "config")}
         cleared = {"HF_TOKEN": "", "HF_HUB_OFFLINE": ""}
         return {**cleared, **cache, "HF_ENDPOINT": self.address, "no_proxy": "127.0.0.1,localhost", **more}
 
     def transfers(self) -> list[str]:
-        """The file of each transfer that was asked for."""
+        """Return the name of each file whose content was requested."""
         return [path.rpartition("/")[2] for method, path in self.requests if "/resolve/" in path and method == "GET"]
 
     @contextmanager
     def running(self) -> Iterator[Self]:
-        """Answer on a free port while this lasts."""
+        """Serve on a free port until the block ends."""
         with serving(Starlette(routes=[Route("/{path:path}", self._answer)])) as self.address:
             yield self
 
@@ -104,7 +104,7 @@ class FakeHub:
 
 
 async def silent(scope: Scope, receive: Receive, send: Send) -> None:
-    """Say nothing until the client gives up."""
+    """Send nothing until the client disconnects."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
@@ -119,13 +119,13 @@ NAME = "someone/tiny-GGUF"
 
 
 def tiny_hub(tiny: bytes) -> FakeHub:
-    """A hub with one repository of several quants."""
+    """Return a hub with one repository of three quants; `tiny` is the content of Q4_K_M."""
     files = {"README.md": b"tiny", "tiny-F16.gguf": b"GGUF", "tiny-Q4_K_M.gguf": tiny, "tiny-Q8_0.gguf": tiny + b"8"}
     return FakeHub({NAME: Repository(files)})
 
 
 class Here:
-    """Names looked up inside this process; `said` is what was told about them."""
+    """Looks up models by name in this process. `said`: the messages for the user."""
 
     def __init__(self, hub: FakeHub, cache: Path) -> None:
         self.hub, self.cache = hub, cache
@@ -143,7 +143,7 @@ class Here:
 
 @contextmanager
 def looking_up(hub: FakeHub, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Here]:
-    """A process that has this hub and this cache, no token, and none of the developer's own settings of the library."""
+    """Let this process use the hub and the cache, without a token and without the developer's own settings."""
     point_at(hub.address, monkeypatch)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
     for name in ("HF_HUB_OFFLINE", "HF_HUB_DISABLE_SYMLINKS", "HF_HUB_DISABLE_IMPLICIT_TOKEN"):

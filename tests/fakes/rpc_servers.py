@@ -1,4 +1,4 @@
-"""RPC servers on the loopback: real ones, and sockets that only claim to be one. No test lives here."""
+"""RPC servers on the loopback: real servers, and sockets that only send a server's first message."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tests.program import PROGRAM, start
 HERE = "127.0.0.1"
 
 HELLO = 33
-"""Bytes of a client's first message: the command, the length of what follows, what it can do."""
+"""Bytes of a client's first message: the command, the length of the rest, and the client's features."""
 
 with_rpc = pytest.mark.skipif(not _address(SERVE), reason="this llama.cpp was built without RPC")
 
 
 @dataclass(frozen=True)
 class Server:
-    """A `lacli rpc-server` that listens; `said`: what it wrote on stderr until then."""
+    """A `lacli rpc-server` that listens. `said`: its lines on stderr until then."""
 
     endpoint: str
     said: list[str]
@@ -40,11 +40,11 @@ class Server:
 
 @contextmanager
 def rpc_server(*arguments: str, program: tuple[str, ...] = PROGRAM) -> Iterator[Server]:
-    """A real server of this machine's processor, on a free port; it has ended after the block."""
+    """Yield a real server of this machine's processor, on a free port, and kill it after the block."""
     with start("rpc-server", "-p", "0", *arguments, program=program) as process:
         assert process.stderr
         said: list[str] = []
-        # Its last line before it serves says how it is used.
+        # The last line before it serves says how to use it.
         while not (said and "--rpc " in said[-1]):
             line = process.stderr.readline().decode()
             assert line, said
@@ -57,15 +57,12 @@ def rpc_server(*arguments: str, program: tuple[str, ...] = PROGRAM) -> Iterator[
 
 
 def hello(major: int, minor: int, patch: int) -> bytes:
-    """A server's answer to a client's first message: its length, the version of the protocol, what it can do."""
+    """Return a server's answer to a client's first message: its length, this protocol version, no features."""
     return struct.pack("<Q4B24x", 28, major, minor, patch, 0)
 
 
 class Pretender(ThreadingTCPServer):
-    """Somebody who listens on the loopback and answers every first message alike; None: with silence.
-
-    heard: the last first message.
-    """
+    """A socket on the loopback that sends `answer` after each client's first message (`heard`), None: nothing."""
 
     daemon_threads = True
 
@@ -91,7 +88,7 @@ class _Answers(BaseRequestHandler):
     server: Pretender
 
     def handle(self) -> None:
-        # Who only looks whether somebody is here says nothing, and who has waited too long is gone.
+        # A client may only connect and send nothing, or disconnect while it waits.
         with suppress(OSError):
             if message := self.request.recv(HELLO, socket.MSG_WAITALL):
                 self.server.heard = message

@@ -1,7 +1,7 @@
-"""A toy sampler with the Sampler protocol: temperature, a penalty for tokens that were seen, one number a draw.
+"""A toy sampler with the Sampler protocol: temperature, a penalty for tokens of the text, one random number a draw.
 
-Like llama.cpp's chain it knows the prompt, learns of a token once, and goes through its candidates from the most
-probable down. No test lives here.
+As llama.cpp's chain, it counts the prompt too, gets each token once, and goes through candidates from the most
+probable down.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from lacli.context import Distribution, Floats
 
 
 class FakeSampler:
-    """penalty: what each occurrence of a token in the text takes from its logit."""
+    """A sampler. penalty: subtracted from a token's logit for each of its occurrences in the text."""
 
     def __init__(self, seed: int, temperature: float = 1.0, penalty: float = 0.0) -> None:
         assert temperature > 0
@@ -35,7 +35,7 @@ class FakeSampler:
         return token
 
     def distribution(self, logits: Floats) -> Distribution:
-        """The candidates from the most probable down, in the order in which a draw goes through them."""
+        """Return the candidates from the most probable down, which is the order of a draw."""
         seen = np.bincount(self._seen, minlength=len(logits)) if self._seen else 0
         scaled = (np.asarray(logits, np.float64) - self._penalty * seen) / self._temperature
         weights = np.exp(scaled - scaled.max())

@@ -1,6 +1,6 @@
-"""A model that writes what a test says, token by token, and sees what is guessed before it does. No test lives here.
+"""A model that writes a test's script token by token; the script sees the drafted tokens of each position.
 
-It keeps no cells and no rules, so that long texts are quick. Its clock moves when it decodes.
+It keeps no cells and checks no rules, so that long answers are quick. Its clock moves when it decodes.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from tests.fakes.clock import FakeClock
 from tests.fakes.context import FakeContext
 
 Script = Callable[[int, Set[int]], int]
-"""The token at a place of the text, where these tokens are guessed for it."""
+"""Returns the token at a position; the second argument has the tokens that are drafted for this position."""
 
 Cost = Callable[[int, int], float]
-"""Seconds of a batch, by its rows and the position of the first."""
+"""Seconds of a batch, by its rows and the position of its first row."""
 
 
 class ScriptedContext(FakeContext):
-    """Writes `script`, and takes `cost` by `clock`."""
+    """A context that writes `script`; each decode call moves `clock` by `cost`."""
 
     def __init__(self, script: Script, cost: Cost, clock: FakeClock, *, ids: int = 256) -> None:
         super().__init__(cells=100_000, batch_rows=2048, ids=ids, vocabulary=50)
@@ -52,7 +52,7 @@ class ScriptedContext(FakeContext):
 
 
 class RecordedHits(HitRates):
-    """`seen`: each draft's kind and whether it was accepted."""
+    """Hit rates with a record. `seen`: the kind of each draft, and whether it was accepted."""
 
     def __init__(self, expected: Sequence[float]) -> None:
         super().__init__(expected)

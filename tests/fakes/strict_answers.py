@@ -1,6 +1,6 @@
 """Print the tokens of strict answers in several modes as JSON: `python -m tests.fakes.strict_answers MODEL THREADS`.
 
-A program of its own, because ggml decides about its kernels once a process. No test lives here.
+It is a separate program because ggml chooses its kernels once a process.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SHORT = (MODES[0], MODES[2])
 
 
 def main() -> None:
-    """On several threads, which wait for one another on a busy machine, one short answer in two modes is enough."""
+    """Print the answers; with several threads, which are slow on a busy machine, one short answer in two modes."""
     threads = int(sys.argv[2])
     model_settings = ModelSettings(context=1024, gpu_layers=0, threads=threads)
     modes, questions, limit = (MODES, QUESTIONS, 32) if threads == 1 else (SHORT, QUESTIONS[1:2], 12)

@@ -1,4 +1,4 @@
-"""Chats on the bundled model, and an engine that is watched while one talks. No test lives here."""
+"""Chats on the bundled model, and a record of an engine's last turn."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def said(pieces: Generator[object]) -> str:
 
 
 class Watched:
-    """An engine whose steps and prompt of the last turn are kept."""
+    """Keeps the prompt, the steps and the sequence of an engine's last turn. `reused`: prompt tokens in the cache."""
 
     def __init__(self, engine: ModelEngine) -> None:
         self.steps: list[Step] = []

@@ -1,4 +1,4 @@
-"""Chat templates for tests: where their texts lie, a model to compile them with, and transformers as the judge."""
+"""Chat templates for tests: their texts, a model that compiles them, and transformers' rendering of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Message = Mapping[str, object]
 
 
 class FileOnly:
-    """A model of which only the template and the names of tokens are there."""
+    """A model with only a chat template and the texts of its tokens."""
 
     def __init__(self, chat_template: str = "", tokens: Sequence[str] = ()) -> None:
         self._chat_template, self._tokens = chat_template, tokens
@@ -38,7 +38,7 @@ class FileOnly:
 
 
 def fixture(name: str) -> str:
-    """The text of one of the templates that are written like published ones."""
+    """Return the text of a template in the test data, written like a published template."""
     return (FIXTURES / f"{name}.jinja").read_text(encoding="utf-8")
 
 
@@ -51,12 +51,12 @@ def compiled(source: str) -> ChatTemplate:
 
 
 def every_source() -> dict[str, str]:
-    """All templates, by their names."""
+    """Return all templates by name; a name with * at its end is of the test data."""
     return {**{name: bundled(name) for name in STOPS}, **{f"{name}*": fixture(name) for name in FIXTURE_NAMES}}
 
 
 def by_transformers(source: str, messages: Sequence[Message], tools: Sequence[Message] | None = None) -> str:
-    """The same conversation in the other implementation."""
+    """Return the prompt that transformers renders for these messages."""
     given = [dict(message) for message in messages]
     return str(
         _tokenizer().apply_chat_template(given, tools, chat_template=source, tokenize=False, add_generation_prompt=True)

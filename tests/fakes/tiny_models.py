@@ -1,9 +1,8 @@
-"""Small random-weight GGUF models, one writer per kind of model that the tests meet.
+"""Writers of small GGUF models with random weights, one for each kind of model in the tests.
 
-Here live the shapes, the vocabulary and the random weights, and nothing that loads or runs a model. Every file is
-below 1 MB, comes out the same each time, and shares one byte-level BPE vocabulary: three special tokens, the 256
-bytes and a few merges. The weights are scaled so that greedy text depends on the context and the first choice is
-usually well ahead of the second; the special tokens score low, so greedy text seldom ends by itself.
+Every file is below 1 MB and the same each time. Most have one byte-level BPE vocabulary: three special tokens, the 256
+bytes and a few merges. The weights are scaled so that greedy text depends on the context. The first choice is usually
+well above the second. Special tokens have low logits, so greedy text seldom ends by itself.
 """
 
 from collections.abc import Sequence
@@ -65,9 +64,9 @@ assert len(SENTENCEPIECE) == len(TOKENS)
 
 
 class _Builder:
-    """One model file in the making: its GGUF writer, and the generator that its weights are drawn from.
+    """Builds one model file from random tensors, after the keys that every architecture here reads.
 
-    It begins with the keys that every architecture here reads. `sentencepiece`: the vocabulary of scored pieces.
+    `sentencepiece`: use a vocabulary of scored pieces instead of merges.
     """
 
     def __init__(
@@ -101,17 +100,17 @@ class _Builder:
         writer.add_chat_template(CHAT_TEMPLATE)
 
     def _add_pieces(self) -> None:
-        """Add a vocabulary whose pieces have scores, as the first llama's."""
+        """Add a vocabulary of scored pieces, as the first llama's."""
         control, normal = gguf.TokenType.CONTROL, gguf.TokenType.NORMAL
         kinds = [control] * len(SPECIAL_TOKENS) + [gguf.TokenType.BYTE] * 256
         self.writer.add_tokenizer_model("llama")
         self.writer.add_token_list(SENTENCEPIECE)
-        # llama.cpp joins the pieces "<s" and ">" to the control token, as it does wherever pieces have its name.
+        # llama.cpp joins the pieces "<s" and ">" to the control token, since their joined text is its name.
         self.writer.add_token_types([*kinds, *(control if piece == "<s>" else normal for piece in _PIECES)])
         self.writer.add_token_scores([*[0.0] * len(kinds), *(float(len(piece)) for piece in _PIECES)])
 
     def _add_merges(self, kind: str) -> None:
-        """Add a vocabulary and its merges."""
+        """Add the BPE vocabulary and its merges. `kind`: the tokenizer's name in GGUF."""
         control, normal = gguf.TokenType.CONTROL, gguf.TokenType.NORMAL
         self.writer.add_tokenizer_model(kind)
         self.writer.add_tokenizer_pre("gpt-2")
@@ -124,15 +123,15 @@ class _Builder:
         self.writer.add_tensor(name, values.astype(np.float32))
 
     def normal(self, *shape: int) -> npt.NDArray[np.float32]:
-        """Draw standard normal values."""
+        """Return standard normal values of this shape."""
         return self._random.standard_normal(shape, dtype=np.float32)
 
     def matrix(self, name: str, rows: int, columns: int = _WIDTH, gain: float = 1.0) -> None:
-        """Add a matrix that takes inputs of unit size to outputs whose typical size is `gain`."""
+        """Add a matrix whose outputs have the typical size `gain` for inputs of unit size."""
         self.put(f"{name}.weight", gain / np.sqrt(columns) * self.normal(rows, columns))
 
     def vector(self, name: str, length: int = _WIDTH, centre: float = 0.0, spread: float = 0.2) -> None:
-        """Add a vector with values around `centre`."""
+        """Add a vector of normal values with the mean `centre` and the deviation `spread`."""
         self.put(name, centre + spread * self.normal(length))
 
     def norm(self, name: str, centre: float = 1.0, length: int = _WIDTH) -> None:
@@ -141,7 +140,7 @@ class _Builder:
     def tokens_matrix(self, name: str, gain: float = 1.0, likely: int = len(TOKENS)) -> None:
         """Add an embedding or output matrix, vocabulary x width.
 
-        Rows of special tokens, and of tokens after the first `likely`, are a tenth of the others.
+        Rows of special tokens, and of tokens from number `likely` on, are a tenth as large.
         """
         values = gain * self.normal(len(TOKENS), _WIDTH)
         values[: len(SPECIAL_TOKENS)] *= 0.1
@@ -149,13 +148,13 @@ class _Builder:
         self.put(f"{name}.weight", values)
 
     def ends(self) -> None:
-        """Add the embedding, the last norm and an output matrix of its own."""
+        """Add the embedding, the last norm and a separate output matrix."""
         self.tokens_matrix("token_embd")
         self.norm("output_norm")
         self.tokens_matrix("output", _OUTPUT_GAIN)
 
     def attention(self, block: str, *, biases: bool = False) -> None:
-        """Add the four attention matrices of one block; queries and keys are large, so it picks out few positions."""
+        """Add the four attention matrices of a block. Large queries and keys give few positions much weight."""
         width = _KEY_VALUE_HEADS * _HEAD_WIDTH
         for name, rows, gain in (("q", _WIDTH, 1.7), ("k", width, 1.7), ("v", width, 1.5)):
             self.matrix(f"{block}.attn_{name}", rows, gain=gain)
@@ -171,7 +170,7 @@ class _Builder:
         self.matrix(f"{block}.ffn_down", _WIDTH, _FEED_FORWARD, 1.5)
 
     def state_space(self, block: str) -> None:
-        """Add the tensors of one mamba mixer; its states fade over some tens of tokens."""
+        """Add the tensors of one mamba mixer. Its state forgets a token after some tens of tokens."""
         self.matrix(f"{block}.ssm_in", 2 * _STATE_INNER, gain=1.5)
         self.matrix(f"{block}.ssm_conv1d", _STATE_INNER, _STATE_KERNEL, 1.5)
         self.vector(f"{block}.ssm_conv1d.bias", _STATE_INNER)
@@ -183,7 +182,7 @@ class _Builder:
         self.matrix(f"{block}.ssm_out", _WIDTH, _STATE_INNER, 1.5)
 
     def short_convolution(self, block: str) -> None:
-        """Add the tensors of a gated convolution over the last few tokens; gates of plain products fade quickly."""
+        """Add the tensors of a gated convolution over the last few tokens."""
         self.matrix(f"{block}.shortconv.in_proj", 3 * _WIDTH, gain=1.5)
         self.matrix(f"{block}.shortconv.conv", _WIDTH, _CONVOLVED, 1.5)
         self.matrix(f"{block}.shortconv.out_proj", _WIDTH, gain=1.5)
@@ -207,7 +206,7 @@ def write_llama(
     sentencepiece: bool = False,
     pooled: bool = False,
 ) -> None:
-    """Write a llama model: attention over the whole context, a norm before each part, no biases unless asked for."""
+    """Write a llama model: attention over the whole context, a norm before each part, biases only with `biases`."""
     builder = _Builder(
         path, architecture, split_tensors=split_tensors, tokenizer=tokenizer, sentencepiece=sentencepiece
     )
@@ -227,7 +226,7 @@ def write_llama(
 
 
 write_sentencepiece = partial(write_llama, sentencepiece=True)
-"""With a vocabulary of scored pieces that adds BOS."""
+"""Writes a llama model with a vocabulary of scored pieces that adds BOS."""
 
 write_qwen2 = partial(write_llama, architecture="qwen2", biases=True)
 write_qwen3 = partial(write_llama, architecture="qwen3", query_norms=True)
@@ -275,7 +274,7 @@ def write_mamba(path: Path) -> None:
 def write_lfm2(path: Path) -> None:
     """Write an lfm2 model: a hybrid of short convolutions and attention, whose state llama.cpp can take back.
 
-    Its texts are made of few tokens, so that they repeat themselves and guesses come true.
+    Its answers have few different tokens, so that they repeat themselves and drafts are accepted.
     """
     kinds = (0, _KEY_VALUE_HEADS, 0)
     builder = _Builder(path, "lfm2", key_value_heads=kinds, layers=len(kinds))
@@ -298,7 +297,7 @@ def write_lfm2(path: Path) -> None:
 
 
 def flip_to_true(source: Path, target: Path, key: str) -> None:
-    """Copy a GGUF file and set a boolean that it holds: the value is the byte after the key and its type."""
+    """Copy a GGUF file and set the boolean `key` in the copy. Its value is the byte after the key and the type."""
     raw = bytearray(source.read_bytes())
     at = raw.index(key.encode()) + len(key) + 4
     assert raw[at] == 0

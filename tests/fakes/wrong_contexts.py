@@ -1,4 +1,4 @@
-"""Fake engines with a mistake in a mask or a cache call, and some that only round: what a check has to tell apart."""
+"""Toy contexts with a mistake in a mask or a cache call, and others that only round; a check tells them apart."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.fakes.context import FakeContext, RuleBroken
 
 
 class LikeLlama(FakeContext):
-    """Refuses a broken rule as llama.cpp's context does."""
+    """A toy context that refuses a broken rule as llama.cpp's context does."""
 
     def decode(self, batch: Batch) -> bool:
         try:
@@ -23,13 +23,13 @@ class LikeLlama(FakeContext):
             raise BatchRefused(f"llama_decode failed (-1): {error}") from error
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
-        # llama.cpp says nothing about a cell that is there already.
+        # llama.cpp gives no error for a cell that exists already.
         with suppress(RuleBroken):
             super().copy(source, target, start, end)
 
 
 class WrongMask(LikeLlama):
-    """A row sees the first token at its position too, whoever it belongs to."""
+    """Each row also sees the first token at its position, of any sequence."""
 
     def _visible(self, sequence: int, position: int) -> list[tuple[int, int]]:
         seen = super()._visible(sequence, position)
@@ -55,7 +55,7 @@ WRONG = (WrongMask, LateCopy, LateRemove)
 
 
 class Rounding(LikeLlama):
-    """Logits depend a little on the rows of the batch, and the second choice is often close."""
+    """Logits depend a little on the batch's number of rows, and the second choice is often close."""
 
     noise = 0.02
     gap = 0.0
@@ -75,13 +75,13 @@ class Rounding(LikeLlama):
 
 
 class Tied(Rounding):
-    """Near ties, but exact."""
+    """The second choice is often close, but logits do not depend on the batch."""
 
     noise = 0.0
 
 
 class FaintMask(Rounding):
-    """The mistake of WrongMask, which moves logits by little more than rounding does."""
+    """The mistake of WrongMask, but it changes logits by little more than rounding does."""
 
     noise = 0.04
     gap = 0.06

@@ -1,4 +1,4 @@
-"""A cache of the hub's library in a temporary folder, models to put into it, and a hub to fetch from."""
+"""huggingface_hub's cache in a temporary folder, models for it, and a hub to fetch from."""
 
 from __future__ import annotations
 

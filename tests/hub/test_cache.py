@@ -1,4 +1,4 @@
-"""Models on this disk: the hub's cache as the library and llama-cli fill it, and what a name removes from it."""
+"""Models on this disk: the hub's cache as huggingface_hub and llama-cli fill it, and removals by name."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_the_newest_commit_comes_first_and_what_only_an_older_one_has_is_there_t
 def test_a_model_goes_from_all_commits_with_what_only_it_needs_and_every_other_file_stays(
     files: list[tuple[str, str, str, int]], quant: str
 ) -> None:
-    """`files`: repository, name and commit of each, and its size, which stands for its content."""
+    """`files`: repository, name, commit and size of each. Files of one size have the same content."""
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         cache = hub_cache.use(Path(folder), patch)
         links = {

@@ -1,4 +1,4 @@
-"""A model's card: its memory is what contexts really take, and what it says of modes is so."""
+"""A model's card: its memory equals real contexts' memory, and its modes can be used."""
 
 from __future__ import annotations
 

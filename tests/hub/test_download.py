@@ -1,4 +1,4 @@
-"""From MODEL to a file: which one a name becomes, how its bytes come, and what is said if it cannot be had."""
+"""From MODEL to a file: the file of a name, its download, and the errors."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_the_cache_is_the_librarys_own(here: Here, content: bytes) -> None:
     assert here.find(f"{NAME}:Q6_K") == here.find(f"hf:{NAME}/deep/x-Q6_K.gguf") == found
     assert here.find(NAME, offline=True) == found
     assert here.hub.requests == []
-    # The bare name means Q4_K_M, as without a cache.
+    # The name without a quant means Q4_K_M, as without a cache.
     assert here.find(NAME).name == "tiny-Q4_K_M.gguf"
 
 
@@ -89,7 +89,7 @@ def test_a_split_model_comes_with_all_its_parts(here: Here, tmp_path: Path) -> N
     path = here.find("a/b")
     assert (path.name, path.parent.name, path.parents[1].name) == (parts[0].name, "deep", repository.commit)
     assert [(path.parent / part.name).read_bytes() for part in parts] == [part.read_bytes() for part in parts]
-    # A part that is lost is fetched again.
+    # A deleted part is fetched again.
     (path.parent / parts[1].name).resolve().unlink()
     here.hub.requests.clear()
     assert here.find("a/b") == path and here.hub.transfers() == [parts[1].name]

@@ -1,4 +1,4 @@
-"""What `lacli list` shows at several widths of a terminal, in a pipe and as JSON."""
+"""The output of `lacli list` at several widths of a terminal, in a pipe and as JSON."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def inventory(*extra: LocalModel) -> Inventory:
 
 
 def line_of(name: str, shown: str) -> str:
-    """Its line among the aliases; the models below them may have the same name."""
+    """Return an alias's line. It is the first with this name; models below the aliases may have it too."""
     return next(line for line in shown.split("\n") if line.split()[:1] == [name])
 
 

@@ -1,4 +1,4 @@
-"""What MODEL means: paths, aliases, models of the hub and their quants; what is said of a name that means nothing."""
+"""Names of models: paths, aliases, models of the hub and their quants, and the errors for unknown names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ik_llama.cpp is there in the tests of this folder."""
+"""The tests of this folder use ik_llama.cpp."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which engine decodes: what --engine says, and why ik_llama.cpp cannot be had."""
+"""Which library decodes: --engine, and the reasons why ik_llama.cpp cannot be used."""
 
 from __future__ import annotations
 

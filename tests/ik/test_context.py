@@ -1,4 +1,4 @@
-"""ik_llama.cpp as an engine: with llama.cpp in one process, its own text in every mode, and what ends a step."""
+"""ik_llama.cpp's context: with llama.cpp in one process, plain decoding's text in every mode, and ends of a step."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ WRITERS: dict[str, Callable[[Path], None]] = {
     "qwen2": tiny_models.write_qwen2,
     "qwen3": tiny_models.write_qwen3,
 }
-"""Random models of the architectures that are tried."""
+"""Writers of random models, by architecture."""
 
 
 class Endless(IkContext):
-    """Has no end tokens."""
+    """A context without end tokens."""
 
     def is_end(self, token: int) -> bool:
         return False
@@ -202,7 +202,7 @@ def test_a_state_restored_among_other_sequences_has_the_logits_that_it_has_alone
 
 
 def wanted(batch: Batch) -> Batch:
-    """Ask for the logits of a batch's last row."""
+    """Request the logits of a batch's last row; return the batch."""
     batch.outputs[batch.rows - 1], batch.wanted = 1, 1
     return batch
 

@@ -1,4 +1,4 @@
-"""The pin: with it every sequence gets what it gets alone on cells that are read in blocks; without it some do not."""
+"""The pin, on cells that are read in blocks: with it every sequence gets the tokens it gets alone, without it not."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def attended(chosen: DecodeSettings, coming: list[Visit], cells: int, *, is_pinn
 
 
 def differ(coming: list[Visit], cells: int) -> bool:
-    """Whether a sequence got other tokens than alone."""
+    """Whether any sequence got other tokens than alone."""
     return any(visit.tokens != alone(visit, cells)[: len(visit.tokens)] for visit in coming)
 
 

@@ -1,4 +1,4 @@
-"""Small random models of every kind on real llama.cpp: those that can equal plain, the others say why they cannot."""
+"""Small random models of every kind on real llama.cpp: modes equal plain decoding, or say why they cannot be used."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture(scope="module")
 def prompts(model: LlamaModel) -> list[list[int]]:
-    """Short and long, with and without repetition; all but the first are longer than the sliding window."""
+    """Return short and long prompts, with and without repetition; all but the first exceed the sliding window."""
     texts = ["the thing", "and the rest of the section " * 4, LOOP * 6, LETTERS]
     prompts = [model.tokenize(text) for text in texts]
     assert min(map(len, prompts[1:])) > tiny_models.SLIDING_WINDOW
@@ -68,7 +68,7 @@ def prompts(model: LlamaModel) -> list[list[int]]:
 def test_every_mode_equals_plain_but_for_rounding(
     batch: int, modes: Iterable[str], model: LlamaModel, prompts: list[list[int]]
 ) -> None:
-    """With the small -b, prompts take several calls and steps have at most 32 rows: larger trees are cut."""
+    """With the small -b a prompt takes several calls, and a step has at most 32 rows; larger trees are cut."""
     with compare(model, replace(ON_ONE_THREAD, batch=batch), LIMIT) as comparison:
         for name in modes:
             runs = [*comparison.run(MODES[name], prompts)]
@@ -158,7 +158,7 @@ def test_every_drafting_mode_of_a_hybrid_model_equals_plain_but_for_rounding(
 
 
 def fed(engine: LlamaContext, tokens: Sequence[int], past: int) -> Floats:
-    """The last row's logits, (vocabulary,), of tokens decoded in one batch."""
+    """Decode tokens in one batch after `past` cells; return the last row's logits, (vocabulary,)."""
     rows = len(tokens)
     wanted = [*[False] * (rows - 1), True]
     assert engine.decode(Batch(rows).set_rows(tokens, range(past, past + rows), [[0]] * rows, wanted))

@@ -1,4 +1,4 @@
-"""A context on real llama.cpp: its limits read back, what rows of a batch see, refusals and what they say."""
+"""A context on real llama.cpp: its limits, the cells that rows of a batch see, and its errors."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def input_at(token: int, past: int) -> Batch:
 
 
 def last_row(engine: LlamaContext, tokens: list[int]) -> Logits:
-    """The logits after a text in an emptied cache."""
+    """Empty the cache, decode the tokens, and return the last token's logits."""
     engine.clear()
     assert engine.decode(from_tokens(tokens[:-1], 0))
     assert engine.decode(input_at(tokens[-1], len(tokens) - 1))
@@ -68,7 +68,7 @@ def test_several_texts_have_the_cells_of_one_each_or_as_many_as_there_is_memory_
 def test_samplers_are_freed_once_if_a_context_needs_a_second_try(
     toy: LlamaModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gc.collect()  # other tests' samplers are freed before this one counts
+    gc.collect()  # frees other tests' samplers before this test counts
     make, free, freed = lib.llama_init_from_model, lib.llama_sampler_free, list[object]()
 
     def bounded(handle: Any, parameters: Any) -> Any:
@@ -127,7 +127,7 @@ def test_a_decode_that_fails_says_why(engine: LlamaContext) -> None:
 
 
 def before_each_operation(patch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
-    """Let llama.cpp `act` whenever it is about to ask whether to go on with a piece of prompt."""
+    """Let llama.cpp call `act` each time before it asks whether to continue a prompt chunk."""
     set_callback, kept = lib.llama_set_abort_callback, list[object]()
 
     def acting(handle: Any, callback: Any, data: Any) -> None:
@@ -213,7 +213,7 @@ def test_fewer_threads_decode_while_other_programs_take_the_cores_and_the_logits
 
 
 def batches(model: LlamaModel) -> list[Batch]:
-    """A prompt, then steps of one row, of a tree, and of a few rows whose choices are not all read."""
+    """Return a prompt's batch, then steps of one row, of a tree, and of twelve rows, some without outputs."""
     text = model.tokenize("def find(path, name):\n    return os.path.join(path, name)\n" * 3)
     tree = Tree(text[21])
     for sequence, path in enumerate(([5, 6, 7], [5, 6, 9], [11, 12], [40]), start=1):
@@ -228,7 +228,7 @@ def batches(model: LlamaModel) -> list[Batch]:
 
 
 def decoded(engine: LlamaContext, model: LlamaModel) -> Iterator[Batch]:
-    """Each batch after it was decoded; all sequences own the prompt, and a tree's guesses are gone after it."""
+    """Decode all batches, and yield each with outputs. Ids 1 to 4 get the prompt's cells; drafts are removed."""
     for before, batch in pairwise([None, *batches(model)]):
         assert batch
         if before and before.rows == 1:
@@ -246,7 +246,7 @@ def test_a_backend_chooses_what_raw_logits_have(
     chosen: DecodeSettings, unable: bool, small: LlamaModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if unable:
-        # Llama.cpp has no form of this sampler for a backend at all.
+        # llama.cpp cannot run this sampler on any backend.
         monkeypatch.setattr(lib, "llama_sampler_init_temp", lambda temp: lib.llama_sampler_init_typical(0.5, 1))
     with (
         LlamaContext(small, SETTINGS, ContextSize.of(chosen), backend_greedy=True) as choosing,

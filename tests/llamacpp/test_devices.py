@@ -1,4 +1,4 @@
-"""Devices: by name on machines that are made up, and as llama_model_params has them."""
+"""Devices: chosen by name on simulated machines, and passed in llama_model_params."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ POINTERS = {"CUDA0": 0x1000, "CUDA1": 0x2000, "RPC0": 0x3000}
 GGML: Any = SimpleNamespace(
     ggml_backend_dev_by_name=lambda name: POINTERS[name.decode()], llama_max_devices=lib.llama_max_devices
 )
-"""ggml with devices that are only addresses."""
+"""A fake ggml whose devices are only addresses."""
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_devices_are_addresses_in_their_order_with_null_at_the_end(
     made = lib.llama_model_default_params()
     monkeypatch.setattr("lacli.llamacpp.devices.ggml", GGML)
     kept = apply_placement(made, ModelSettings(gpu_layers=7, devices=names, split_mode="row", tensor_split=(3, 1)))
-    # For the processor it is an empty list: an address of NULL would be llama.cpp's own choice, with every GPU in it.
+    # The processor is an empty list of devices. NULL instead of a list would mean llama.cpp's choice with every GPU.
     assert made.devices
     array = ctypes.cast(made.devices, ctypes.POINTER(ctypes.c_void_p))
     assert [array[place] for place in range(len(names))] == [POINTERS.get(name) for name in names]
@@ -109,7 +109,7 @@ def test_a_model_on_the_processor_says_so_whatever_ngl_says(tiny: Path) -> None:
 
 
 def played(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
-    """A machine with these GPUs, whose models are loaded without them."""
+    """Let this machine have these GPUs; models are still loaded without them."""
     cards = [Device(name, "A card", True) for name in names]
     for place in ("devices", "model"):
         found = [*cards, Device(CPU, "A processor", False)]
@@ -137,7 +137,7 @@ def test_a_model_on_gpus_says_which(
 
 
 def test_a_build_with_rpc_computes_on_the_processor_while_there_is_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    # llama.cpp says yes as soon as RPC is built in.
+    # llama.cpp returns True in every build with RPC.
     monkeypatch.setattr(lib, "llama_supports_gpu_offload", lambda: True)
     played(monkeypatch)
     assert not offloads(ModelSettings())

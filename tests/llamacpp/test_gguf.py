@@ -1,4 +1,4 @@
-"""What a GGUF file says of its model, against the gguf package's own reader and against llama.cpp's loader."""
+"""The header of a GGUF file, compared with the gguf package's reader and with llama.cpp's loader."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_file_that_is_cut_off_cannot_be_read(kept: int, tmp_path: Path) -> Non
 
 
 def test_a_damaged_header_is_an_error_or_another_header(tmp_path: Path) -> None:
-    """Every single byte of the keys' and tensors' structure is changed once, in a file of a few hundred bytes."""
+    """Each byte of the header is changed alone, in a file of a few hundred bytes."""
     raw = _written(tmp_path / "whole.gguf", 7).read_bytes()
     header = raw.index(b"smaller") + 40
     for at in range(header):

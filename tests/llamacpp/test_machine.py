@@ -1,4 +1,4 @@
-"""This machine: threads for copies of a model, threads that give way, and the processor with its builds."""
+"""This machine: threads of each copy of a model, fewer threads on a busy machine, and the processor."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_two_models_that_load_at_a_time_leave_the_memory_limit_as_it_was() -> No
     try:
         with machine.bounded_by_free_memory():
             thread.start()
-            # The second one has to wait; otherwise it would take the first one's limit for the process's own.
+            # The second model has to wait; otherwise it would save the first one's limit as the process's own.
             inside.wait(0.05)
         left.set()
         thread.join()

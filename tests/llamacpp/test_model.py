@@ -1,4 +1,4 @@
-"""A model on real llama.cpp: tokens and bytes, refusals and what they say, its library's log, and Ctrl-C."""
+"""A model on real llama.cpp: tokens and bytes, its errors, llama.cpp's log, and Ctrl-C."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Builds of llama.cpp that die or hang, played by children that end as theirs would."""
+"""Builds of llama.cpp that crash or hang, simulated by child processes that end in the same ways."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.program import MACHINE, call
 
 ON_ONE_THREAD = ModelSettings(gpu_layers=0, threads=1)
 WITH_REPACK = {"LACLI_REPACK": "1"}
-"""Where the tests' other runs go without, because this build fails with repacked weights."""
+"""Repacked weights on, also in a build that fails with them, in which other tests turn them off."""
 
 RUN = ("run", "-n", "4", "-p", "hello")
 BATCH = "2 rows"
@@ -36,7 +36,7 @@ Play = Callable[..., None]
 
 @pytest.fixture
 def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Play]:
-    """Let a child with some end take the place of a trial; outcomes are kept in a file of the test's."""
+    """Yield a function that replaces trials by a child process with a chosen end. Outcomes are saved in `tmp_path`."""
 
     def child(end: str, printed: str = f"1 row\n{BATCH}", failing: tuple[str, ...] = ("repack",)) -> None:
         script = CHILD.format(printed=printed, failing=failing, end=end)
@@ -52,7 +52,7 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Play]:
 
 
 def outcomes(folder: Path) -> int:
-    """How many trials are kept."""
+    """Return the number of saved trials."""
     return len(Records(folder / NAME).kinds().get(probe.KIND, {}))
 
 
@@ -66,13 +66,13 @@ def killed(name: str) -> str:
         *((code, "") for code in (0, 1, 3)),
         (-signal.SIGSEGV, "SIGSEGV"),
         (-signal.SIGKILL, ""),
-        # Of Windows; the last one is Ctrl-C.
+        # Exit codes of Windows; the last one is Ctrl-C.
         (0xC000001D, "ILLEGAL_INSTRUCTION"),
         (0xC000013A, ""),
     ],
 )
 def test_an_exit_code_names_a_crash_as_its_system_does(code: int, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Windows has no such signal, which is no crash with the code 0 then.
+    # As on Windows, which lacks this signal; its missing number must not name code 0 a crash.
     monkeypatch.delattr(signal, "SIGBUS")
     assert probe.crash_of(code) == name
 
@@ -146,7 +146,7 @@ def test_an_outcome_is_remembered_by_build_and_processor(
     play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def tried() -> bool:
-        """Whether a trial is made where there are the outcomes so far."""
+        """Whether `fault_of` makes a trial with the outcomes saved so far."""
         probe.fault_of.cache_clear()
         before = outcomes(tmp_path)
         assert probe.fault_of(repack=True) == AT_TWO_ROWS

@@ -1,4 +1,4 @@
-"""RPC: what is said where no server answers, what servers have, and that a build may lack it."""
+"""RPC: the errors without a server or without RPC in the build, and the devices of servers."""
 
 from __future__ import annotations
 

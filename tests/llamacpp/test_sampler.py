@@ -32,7 +32,7 @@ from lacli.verify import Rejection, SampleAndMatch
 
 WARM = SamplingSettings(seed=7, temp=1.0)
 BARE = replace(WARM, top_k=0, top_p=1.0, min_p=0.0)
-"""Nothing but the draw."""
+"""Settings without samplers other than the draw."""
 
 GRAMMAR = 'root ::= "yes" | "no"'
 
@@ -49,7 +49,7 @@ def logits(model: LlamaModel) -> Floats:
 
 @pytest.fixture(scope="module")
 def context(model: LlamaModel) -> Iterator[Any]:
-    """A llama_context with one output row, whose logits are there to be overwritten."""
+    """Yield a llama_context with one output row, whose logits tests overwrite."""
     settings = ModelSettings(gpu_layers=0, threads=1, context=256)
     with LlamaContext(model, settings, ContextSize.of(DecodeSettings(mode="plain")), backend_greedy=False) as engine:
         assert engine.decode(Batch(1).set_tree(Tree(1), 0))
@@ -62,7 +62,7 @@ BIASES = ((500, 4.0), (501, -np.inf))
 
 
 def random_rows(count: int) -> Iterator[Floats]:
-    """Logits in which a dozen tokens have nearly all of the probability, so that they repeat."""
+    """Yield `count` rows of logits in which a dozen tokens have nearly all probability, so that they repeat."""
     random = np.random.default_rng(3)
     for _ in range(count):
         row = random.normal(0, 1, 4096).astype(np.float32)
@@ -104,12 +104,12 @@ SAMPLERS: dict[str, tuple[SamplingSettings, Callable[[Any], list[Any]]]] = {
         ],
     ),
 }  # fmt: skip
-"""Settings, and llama.cpp's own samplers for them without the draw, which is by seed 7."""
+"""Settings, and the same samplers of llama.cpp without the draw, whose seed is 7."""
 
 
 @contextmanager
 def llama_cpps(samplers: Sequence[Any], text: Sequence[int] = ()) -> Iterator[Any]:
-    """A chain of llama.cpp's own, after a prompt."""
+    """Yield llama.cpp's chain of these samplers, which has accepted the tokens `text`."""
     chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
     for sampler in samplers:
         lib.llama_sampler_chain_add(chain, sampler)
@@ -120,7 +120,7 @@ def llama_cpps(samplers: Sequence[Any], text: Sequence[int] = ()) -> Iterator[An
 
 
 def sampled(chain: Any, context: Any, row: Floats) -> int:
-    """llama.cpp's own choice from an output row."""
+    """Return llama.cpp's choice of a token from the logits `row`."""
     np.ctypeslib.as_array(lib.llama_get_logits_ith(context, -1), row.shape)[:] = row
     return int(lib.llama_sampler_sample(chain, context, -1))
 
@@ -182,7 +182,7 @@ def test_a_distribution_is_what_llama_cpps_samplers_leave(model: LlamaModel, nam
 def test_with_a_grammar_llama_cpp_draws_again_among_what_it_allows(
     model: LlamaModel, context: Any, settings: SamplingSettings
 ) -> None:
-    """As its programs do: the first draw stands where the grammar allows it."""
+    """llama.cpp's programs keep the first draw if the grammar allows it."""
     allowed = np.array([bool(re.fullmatch(rb"[a-z]+", model.piece(token))) for token in range(model.vocabulary)])
     samplers = [
         lib.llama_sampler_init_top_k(settings.top_k),
@@ -218,7 +218,7 @@ def test_the_distribution_with_a_grammar_equals_the_draws(model: LlamaModel) -> 
         seen.update(drawn(model, replace(settings, seed=seed), logits, 1, []))
     assert probabilities.sum() == pytest.approx(1)
     for each, chance in zip(tokens.tolist(), probabilities.tolist(), strict=True):
-        # 5 standard deviations: with seeds chosen at random one token would miss it once in 1.7 million times.
+        # The bound is 5 standard deviations: with random seeds a token would exceed it once in 1.7 million times.
         assert abs(seen.pop(each, 0) - count * chance) <= 5 * np.sqrt(count * chance * (1 - chance)) + 1e-6
     assert not seen
 
@@ -339,7 +339,7 @@ def test_two_captures_of_stderr_at_a_time_leave_it_as_it_was() -> None:
     before, thread = os.fstat(2).st_ino, Thread(target=second)
     with captured_stderr("begin", "end"):
         thread.start()
-        # The second one has to wait; where it did not it would come in at once.
+        # The second capture has to wait; without the lock it would enter at once.
         assert not inside.wait(0.05)
     left.set()
     thread.join()
@@ -350,11 +350,11 @@ INTEGER = {"type": "integer"}
 NODE = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}, "value": INTEGER}}
 A, B = ({"type": "object", "properties": {name: INTEGER}, "required": [name]} for name in "ab")
 DEFINED = {"$defs": {"a": A, "list[a]": {"oneOf": [{"$ref": "#/$defs/a"}]}}}
-"""What other schemas refer to."""
+"""Definitions that other schemas refer to."""
 
 
 def fits(model: LlamaModel, schema: Any, text: str) -> bool:
-    """Whether a text can be an answer's whole."""
+    """Whether the schema's grammar allows the text as a whole answer."""
     grammar = open_grammar(model, grammar_of(json.dumps(schema))[0])
     assert grammar
     for token in [*model.tokenize(text, add_special=False), model.ends[0]]:
@@ -409,7 +409,7 @@ def test_a_dead_end_of_a_schema_is_an_error_each_time_and_the_next_answer_goes_o
         for token in small.tokenize('{"a": "", ', add_special=False):
             assert grammar.allowed([token])[0]
             grammar.accept(token)
-        # A step with drafts asks once for the draft, and the next step once more.
+        # The engine asks twice: for the draft of a step, and in the next step.
         for _ in range(2):
             with pytest.raises(SamplingError, match="no text may come next"):
                 grammar.allowed([small.ends[0]])

@@ -1,4 +1,4 @@
-"""Settings: ranges and contradictions, addresses, and strict decoding, the same in every mode."""
+"""Settings: ranges, contradictions and addresses; strict decoding gives the same text in every mode."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def made_strict(*types: str) -> tuple[ModelSettings, DecodeSettings]:
 
 @pytest.fixture(scope="module", params=["q8_0", *FORMATS])
 def model_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bundled model in one number format."""
+    """Return the file of the bundled model in one of FORMATS."""
     if request.param == "q8_0":
         return STDLIB_7M
     path = tmp_path_factory.mktemp("formats") / f"{request.param}.gguf"
@@ -125,7 +125,7 @@ def test_four_texts_on_a_cpu_turn_flash_attention_on(texts: int, asked: Any, on_
 
 
 def strict_answers_of(path: Path, threads: int) -> list[Any]:
-    """The tokens of every question's answer in every mode, from a process of their own."""
+    """Return the tokens of strict answers to all questions in each mode, from a process of its own."""
     command = [sys.executable, "-m", "tests.fakes.strict_answers", str(path), str(threads)]
     done = subprocess.run(command, capture_output=True, check=True, env=program.environment(), cwd=program.ROOT)
     found: list[Any] = json.loads(done.stdout)
@@ -160,7 +160,7 @@ def test_only_exact_cells_make_batches_of_all_sizes_agree(cells: str, agree: boo
 
 
 def logits_in_batches(engine: LlamaContext, before: Sequence[int], tokens: Sequence[int], size: int) -> list[bytes]:
-    """Bits of the logits after each of `tokens`, decoded `size` at a time after the tokens `before`."""
+    """Decode `tokens` in batches of `size` after the tokens `before`; return the bytes of each token's logits."""
     engine.clear()
     assert engine.decode(from_tokens(before, 0, 0))
     found = []

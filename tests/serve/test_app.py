@@ -20,7 +20,7 @@ from tests.loading import STDLIB_7M
 from tests.serve.conftest import NAME, app_of, serving
 
 QUESTION: Any = [{"role": "user", "content": "Write a function that adds two numbers."}]
-"""The client's own types of messages are narrower than what it takes."""
+"""Messages of type Any, since the client's own types are narrower than its requests."""
 
 BEGUN = [*QUESTION, {"role": "assistant", "content": "def add(a"}]
 
@@ -95,7 +95,7 @@ ASKED: Mapping[str, Mapping[str, Any]] = {
     "infill": {"input_prefix": "def f(a):\n", "input_suffix": "    return b\n"},
     **dict.fromkeys(COMPLETIONS, {}),
 }
-"""A request of each path, but for what is wrong with it."""
+"""A valid request of each path, to which tests add a wrong field."""
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_tokens_go_there_and_back(address: str) -> None:
 
 
 def test_the_rates_of_a_reply_follow_from_its_milliseconds(address: str) -> None:
-    """As llama.cpp's own tests of its server ask: the first token takes no step of its own."""
+    """llama.cpp's own server tests check this; the first token comes from the prefill and takes no step."""
     timings = post(f"{address}/completion", {"prompt": "def f(x): pass", "n_predict": 5})["timings"]
     assert abs(timings["predicted_per_second"] - 1e3 / timings["predicted_ms"] * (timings["predicted_n"] - 1)) < 1e-6
     assert abs(timings["prompt_per_second"] - 1e3 / timings["prompt_ms"] * timings["prompt_n"]) < 1e-6
@@ -222,7 +222,7 @@ def test_the_docs_say_of_each_parameter_of_the_client_whether_it_is_done(client:
 
 
 def test_answers_to_one_prompt_have_a_seed_each_counted_on_from_the_one_that_is_given() -> None:
-    """Strict, as company would change the rounding of a text otherwise."""
+    """The model is strict; otherwise other sequences would change the rounding."""
     with (
         lacli.load(STDLIB_7M, threads=1, strict=True) as model,
         serving(app_of(model, sampling=SamplingSettings(temp=1.5), max_tokens=8)) as address,

@@ -35,7 +35,7 @@ def log_probabilities(context: LlamaContext, tokens: list[int]) -> list[float]:
 
 @pytest.mark.parametrize("engine", ["llama", "ik"])
 def test_multiple_choice_is_answered_as_by_the_models_own_logits(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The requests are lm-eval's, and so is what is read of the replies."""
+    """The requests are lm-eval's, and the test reads the same fields of the replies."""
     if engine == "ik":
         if not ik_version():
             pytest.skip("ik_llama.cpp is not installed")
@@ -58,7 +58,7 @@ def test_multiple_choice_is_answered_as_by_the_models_own_logits(engine: Any, mo
             found: list[dict[str, list[Any]]] = [each["logprobs"] for each in choices]
             own = [sum(log_probabilities(context, prompt)[len(question) - 1 :]) for prompt in prompts]
             sums = [sum(each["token_logprobs"][len(question) : -1]) for each in found]
-            # Batches of other sizes round differently, up to 0.1 a token.
+            # Batches of other sizes round differently, by up to 0.1 a token.
             assert sums == pytest.approx(own, abs=0.3)
             second, best = np.sort(own)[-2:]
             assert np.argmax(sums) == np.argmax(own) or best - second < 0.3
@@ -100,7 +100,7 @@ def test_an_echoed_prompt_comes_first_with_its_tokens(address: str, most: int) -
 
 
 MARKS = {"pre": 300, "suf": 301, "mid": 302, "rep": 303, "sep": 304}
-"""Tokens of the 7M model for the ones that it lacks."""
+"""Tokens of the 7M model that replace the infill tokens that it lacks."""
 
 HOLE = {"input_prefix": "def f(a):\n", "input_suffix": "    return b\n", "n_predict": 2}
 

@@ -57,7 +57,7 @@ def test_events_tell_how_far_the_prompt_is_read(address: str, path: str) -> None
 def test_log_probabilities_are_of_tokens_of_which_the_text_has_a_part(
     address: str, path: str, stop: str, text: str
 ) -> None:
-    """Each stop text has several tokens."""
+    """Each stop text in this test has several tokens."""
     body = {"messages": QUESTION, "prompt": "x", "grammar": f'root ::= "{SENTENCE}"', "stop": stop, "n_probs": 1}
     body["logprobs"] = "chat" in path
     texts, entries = list[str](), list[list[str]]()

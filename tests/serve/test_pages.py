@@ -1,4 +1,4 @@
-"""The page: its files and headers, what it asks of the server, and, where there is a browser, the page itself."""
+"""The page: its files and headers, its requests to the server, and with a browser the page itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reasoning: fields of messages to the template and back, its words in the template, grammars after it."""
+"""Reasoning: in messages and templates, its effort, and grammars for the answer after it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ THINKS = """
 {% endif %}{{ each.content.strip() }}<|im_end|>
 {% endfor %}{{ "Effort: " ~ reasoning_effort ~ "\n" if reasoning_effort }}<|im_start|>assistant
 <think>{{ "\n" }}"""
-"""A template that opens a block, shows earlier ones and knows an effort."""
+"""A template that opens a reasoning block, shows earlier blocks, and has an effort."""
 
 
 class Yes(BaseModel):
@@ -47,7 +47,7 @@ FORMS: Mapping[str, Mapping[str, Any]] = {
     "tools": {"response_format": OBJECT, "tools": [CLOCK]},
     "a call": {"tools": [CLOCK], "tool_choice": "required"},
 }
-"""Ways to ask for a form."""
+"""Fields of requests that force a form of the answer."""
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def thinker(thinking: lacli.Model) -> Iterator[str]:
 
 @pytest.fixture
 def wishes(thinking: lacli.Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets each answer with a grammar begin as a reasoning model wants to, if it may."""
+    """Let each sampler prefer the tokens of a reasoning block at the beginning, unless a grammar forbids them."""
     draw, text = LlamaSampler.draw, "hm {\n</think>\n\n"
     wanted: dict[LlamaSampler, Iterator[int]] = {}
 

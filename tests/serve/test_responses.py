@@ -14,7 +14,7 @@ from tests.serve.test_tools import CLOCK, HISTORY, WEATHER
 
 TOOLS: Any = [{"type": "function", **each["function"]} for each in (CLOCK, WEATHER)]
 SAID = '<think>\nhm\n</think>\n\nSo.<tool_call>{"name": "clock", "arguments": {}}</tool_call>'
-"""An answer of reasoning, a text and a call."""
+"""An answer with reasoning, a text and a call."""
 
 ITEM = ["output_item.added", "content_part.added"]
 ENDS = ["content_part.done", "output_item.done"]

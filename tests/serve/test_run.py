@@ -1,4 +1,4 @@
-"""Addresses and refused requests: keys, names of this machine, pages; connections that send half of a request."""
+"""Addresses and refused requests: keys, names of this machine, other pages; connections without a whole request."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from tests.serve.test_app import get, post
 
 DEAD_END = {"prompt": "x", "grammar": 'root ::= "a"', "ignore_eos": True}
 LONG = {"prompt": "def f(", "max_tokens": 1500, "ignore_eos": True}
-"""An answer of more events than the buffers of a connection hold."""
+"""A request whose answer has more events than the buffers of a connection hold."""
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def test_a_client_that_goes_away_leaves_no_complaint(port: int, caplog: pytest.L
         head = f"POST /v1/completions HTTP/1.0\r\nHost: localhost\r\nContent-Length: {announced}\r\n\r\n"
         client.sendall(head.encode() + body)
         client.close()
-    # There is one place, so that both are over by then.
+    # The server has one slot, so both requests have ended by then.
     assert post(f"http://127.0.0.1:{port}/v1/completions", {"prompt": "class A", "max_tokens": 4})["choices"]
     assert not caplog.records
 

@@ -44,7 +44,7 @@ HISTORY: Any = [
 
 CITY = 'Bonn {"</tool_call> ```'
 ARGUMENTS = {"city": CITY}
-"""What is called with, with marks of other things inside of a text."""
+"""A call's arguments; their text contains marks of calls and of code."""
 
 PLAIN = json.dumps({"name": "weather", "arguments": ARGUMENTS})
 INDENTED = json.dumps({"name": "weather", "arguments": ARGUMENTS}, indent=2)
@@ -76,7 +76,7 @@ WRITTEN_CALLS = {
     "no closing tag": f"<tool_call>\n{PLAIN}",
     "no last bracket": f"<tool_call>\n{PLAIN[:-1]}\n</tool_call>",
 }
-"""A call of `weather` in each way that models write it; those of Qwen2.5-Coder write most of the ways of Hermes."""
+"""A call of `weather` in each form that models write. Qwen2.5-Coder's models write most forms of Hermes."""
 
 CALLED = '{"name": "clock", "arguments": {}}'
 TWO = {
@@ -88,7 +88,7 @@ TWO = {
     "LFM2": ("<|tool_call_start|>[{0}, {0}]<|tool_call_end|>", "clock()"),
     "Qwen3-Coder": ("{0}\n{0}", "<tool_call>\n<function=clock>\n</function>\n</tool_call>"),
 }
-"""Two calls, and how one is written."""
+"""A pattern for two calls, and the form of one call, for each family."""
 
 
 def splitting(form: str = "", schema: str = "", *, several: bool = True, forced: bool = False) -> CallSplitter:
@@ -339,7 +339,7 @@ def test_with_tools_and_a_response_format_the_answer_is_a_call_or_keeps_to_the_f
 
 
 def test_the_prompt_has_the_tools_unless_none_may_be_called(qwen: str) -> None:
-    # What a function need not say is written all the same.
+    # Fields that a function may leave out are written with their defaults.
     asked = {"messages": HISTORY, "tools": [{"type": "function", "function": {"name": "clock", "description": None}}]}
     assert json.dumps(CLOCK) in post(f"{qwen}/apply-template", asked)["prompt"]
     without = post(f"{qwen}/apply-template", {**asked, "tool_choice": "none"})["prompt"]
@@ -361,7 +361,7 @@ def test_control_tokens_in_calls_results_and_functions_are_plain_text() -> None:
 
 @pytest.mark.parametrize(("depth", "words"), [(500, "too deeply|exceeds the available"), (100_000, "too deeply")])
 def test_a_request_that_is_nested_too_deeply_is_refused(qwen: str, depth: int, words: str) -> None:
-    # Python 3.12 and later follow 500 levels, whose text is then longer than the context.
+    # Python 3.12 and later can parse 500 levels; then the text is longer than the context.
     nested: dict[str, Any] = {}
     for _ in range(500):
         nested = {"items": nested}

@@ -1,4 +1,4 @@
-"""The prompt of a file, a pipe and an option."""
+"""Prompts from a file, a pipe and an option."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lacli.terminal.input import read_question
 
 @pytest.fixture
 def pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[BinaryIO]:
-    """The other end of standard input."""
+    """Yield a pipe to standard input, to write to."""
     read, write = os.pipe()
     with open(read, encoding="utf-8") as stdin, open(write, "wb") as other:
         monkeypatch.setattr("sys.stdin", stdin)

@@ -1,4 +1,4 @@
-"""Ctrl-C in the middle of a call, twice, and where it is ignored."""
+"""Ctrl-C in the middle of a call, twice, and ignored by the parent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lacli import interrupts
 from tests.program import on_terminal, terminal_code
 
 NATIVE = "hashlib.pbkdf2_hmac('sha256', b'', b'', 10**9)"
-"""Minutes in a C function that lets other threads run, as llama.cpp's do: no handler of Python's is called there."""
+"""Minutes in a C function that releases the GIL, as llama.cpp's do. Python calls no signal handler meanwhile."""
 
 INTERRUPTED = """
 heard = []
@@ -27,7 +27,7 @@ print("HEARD", flush=True)
 
 
 def program(body: str, context: str, env: Mapping[str, str] | None = None) -> pexpect.spawn:
-    """A program on a terminal, where it says READY inside of a context, and goes on with `body` there."""
+    """Start Python on a terminal. It enters `context`, prints READY, runs `body`, and prints OVER after the context."""
     text = f"""
 import hashlib, signal, time
 from lacli import interrupts
@@ -43,7 +43,7 @@ print("OVER", flush=True)
 
 
 def ended(terminal: pexpect.spawn) -> tuple[int | None, str]:
-    """A program's exit code, and what it showed last."""
+    """Wait for a program's end; return its exit code and its last output."""
     shown = terminal.read()
     terminal.close()
     return terminal_code(terminal), shown

@@ -1,4 +1,4 @@
-"""The screen: which codes stand around which text, how words are wrapped, and the line about work that takes long."""
+"""The screen: codes around texts, wrapped words, and the line about long work."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_words_are_wrapped_on_a_terminal_and_a_second_column_stays_one(capsys: p
 
 
 class Terminal(StringIO):
-    """A terminal of 60 columns, as a person sees it."""
+    """A stream that draws on a terminal of 60 columns; `rows`: the visible text."""
 
     def __init__(self, lines: int = 2) -> None:
         super().__init__()
@@ -145,10 +145,10 @@ class Terminal(StringIO):
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    """stderr as a terminal of 60 columns."""
+    """Return a terminal of 60 columns that replaces stderr."""
     terminal = Terminal()
     monkeypatch.setenv("COLUMNS", "60")
-    # pytest puts its own stderr back before the test itself.
+    # pytest restores its own stderr before the test itself, so the module's `sys` is replaced.
     monkeypatch.setattr(screens, "sys", SimpleNamespace(stdout=StringIO(), stderr=terminal))
     return terminal
 
@@ -176,7 +176,7 @@ def test_work_is_shown_in_one_row_and_erased(terminal: Terminal, monkeypatch: py
 
 
 def streamed(text: str, cuts: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The rows of a terminal of 60 columns on which this text has come in pieces, cut at these places."""
+    """Write a text to a terminal of 60 columns, cut at these places; return the rows that are not empty."""
     terminal = Terminal(lines=40)
     monkeypatch.setenv("COLUMNS", "60")
     monkeypatch.setattr(screens, "sys", SimpleNamespace(stdout=terminal, stderr=StringIO()))

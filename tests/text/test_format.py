@@ -1,4 +1,4 @@
-"""Names that resemble a mistyped one, ages, and tables that Markdown reads and that line up in a terminal."""
+"""Numbers with units, printable text, and tables that line up in Markdown and in a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON schemas: what is named as not enforced, and what is refused in one line."""
+"""JSON schemas: keywords that are named as not enforced, and schemas that are refused in one line."""
 
 from __future__ import annotations
 

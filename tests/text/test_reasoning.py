@@ -1,4 +1,4 @@
-"""Reasoning and answers told apart: the published markers, any cutting into pieces, histories."""
+"""Reasoning and answers are separated: published markers, texts in any pieces, earlier messages."""
 
 from __future__ import annotations
 

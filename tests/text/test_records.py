@@ -1,4 +1,4 @@
-"""Saved records are private, whole or absent, and identify a model by its file."""
+"""Saved records are private, complete or missing, and identify a model by its file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens to text: characters over tokens, stop strings over tokens, what a stop keeps."""
+"""Tokens to text: characters and stop texts that span tokens, and the tokens that a stop keeps."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_any_split_into_tokens_prints_the_text_up_to_the_first_completed_stop(
     cuts = sorted(data.draw(st.sets(st.integers(0, len(raw)), max_size=12)) | {0, len(raw)})
     pieces = [raw[first:last] for first, last in zip(cuts, cuts[1:], strict=False)]
     stream, printed = stream_of(pieces, *stops)
-    # A stop is seen once the token that completes it is read; of those seen then, the earliest begins the cut.
+    # A stop text is found when the token that completes it is read. If several are complete, the earliest counts.
     expected, read = text, len(pieces)
     for count in range(len(pieces) + 1):
         so_far = b"".join(pieces[:count]).decode("utf-8", "ignore")

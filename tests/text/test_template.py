@@ -1,4 +1,4 @@
-"""Which template is chosen, and questions to prompts: system role or not, BOS once, templates that fail."""
+"""The choice of a template, and prompts from questions: system role or not, BOS once, templates that fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The formats of model families: transformers' rendering as the judge."""
+"""The formats of model families, compared with transformers' rendering."""
 
 from __future__ import annotations
 
