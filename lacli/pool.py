@@ -22,11 +22,8 @@ class NgramPool:
 
     Source: section 3.2 of the paper and Algorithm 2, line 29. With N = 3 and G = 2:
 
-    >>> pool = NgramPool(ngram=3, guesses=2)
-    >>> pool.learn([7, 1, 2, 7, 1, 3, 7, 4, 4])
-    7
-    >>> list(pool.lookup(7))
-    [(4, 4), (1, 3)]
+    >>> pool = NgramPool(ngram=3, guesses=2) >>> pool.learn([7, 1, 2, 7, 1, 3, 7, 4, 4]) 7 >>> list(pool.lookup(7)) [(4,
+    4), (1, 3)]
     """
 
     def __init__(self, ngram: int, guesses: int, keys: int = 10_000) -> None:
@@ -72,7 +69,8 @@ class NgramPool:
         return reversed(bucket)
 
     def draft(self, token: int, length: int) -> list[int]:
-        """Return at most `length` tokens after `token`: of its latest n-gram, then of the last token's, and so on."""
+        """Return up to `length` tokens after `token`: its latest n-gram, then the latest n-gram of its end, and so
+        on."""
         draft: list[int] = []
         while len(draft) < length and (bucket := self._by_key.get(token)):
             draft.extend(islice(next(reversed(bucket)), length - len(draft)))

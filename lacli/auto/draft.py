@@ -84,7 +84,7 @@ class Draft:
         self._offer()
 
     def take(self) -> bool:
-        """Add the next node, if `chance` is above 0. Return False, without the node, if no branch is left for it."""
+        """Add the next node; `chance` must be above 0. Drop the node and return False if no branch is left for it."""
         negative, _, parent, followers = heappop(self._waiting)
         is_branch = parent in self._parents
         if is_branch and not self._branches_left:

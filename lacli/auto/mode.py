@@ -157,7 +157,7 @@ class Auto(Mode):
         return Draft(self._sources, growing.tokens, leaves, rows - 1)
 
     def _draft_all(self, drafts: Sequence[tuple[Auto, Draft, Tree]], step: SharedStep, limits: Limits) -> None:
-        """Add to the trees the drafts that save time, or else one likely token that tests saved step costs."""
+        """Add to the trees the drafts that save time, or else one likely token if step costs are untested."""
         likely = [draft.chance >= LIKELY for _, draft, _ in drafts]
         counts, cost = best_step([draft for _, draft, _ in drafts], step.sequences, limits)
         if any(likely) and not any(counts) and self.experience.costs.needs_test and not step.has_prompt:

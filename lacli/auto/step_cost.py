@@ -219,8 +219,8 @@ class StepCostModel:
         """Return two lists by the rows of a step: the step's cost, and the least cost per further row, as `slopes`.
 
         `plain_rows`: rows of a step without drafts, whose cost is the unit. `prompt_rows`: rows of prompts in the step,
-        which the indices do not count. Without them, a step with drafts and other rows than the last step costs
-        `change` more, and twice as much after a plain step.
+        which the indices do not count. Without prompt rows, a step with drafts and not `last_rows` rows costs `change`
+        more, or twice `change` after a plain step.
         """
         base, costs, slopes = self.relative[plain_rows + prompt_rows], self.relative, self.slopes
         if base != 1:
