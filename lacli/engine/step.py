@@ -34,7 +34,7 @@ class TokenSequence:
     limit. `has_cells`: False until enough cells are free. `reused`: how many prompt tokens the cache had when the
     sequence first got cells, None before. `prompt_s`: seconds from `added`, a `perf_counter` time, to the first step.
     `finish`: why the sequence has ended, None before. `is_suspect`: whether it was in a step with a NumbersError.
-    `score`: called for each prompt token, None if the prompt is not scored.
+    `score`: called for each prompt token but the first, None if there is nothing to score.
     """
 
     tokens: list[int]
