@@ -22,8 +22,11 @@ class NgramPool:
 
     Source: section 3.2 of the paper and Algorithm 2, line 29. With N = 3 and G = 2:
 
-    >>> pool = NgramPool(ngram=3, guesses=2) >>> pool.learn([7, 1, 2, 7, 1, 3, 7, 4, 4]) 7 >>> list(pool.lookup(7)) [(4,
-    4), (1, 3)]
+    >>> pool = NgramPool(ngram=3, guesses=2)
+    >>> pool.learn([7, 1, 2, 7, 1, 3, 7, 4, 4])
+    7
+    >>> list(pool.lookup(7))
+    [(4, 4), (1, 3)]
     """
 
     def __init__(self, ngram: int, guesses: int, keys: int = 10_000) -> None:
@@ -69,8 +72,7 @@ class NgramPool:
         return reversed(bucket)
 
     def draft(self, token: int, length: int) -> list[int]:
-        """Return up to `length` tokens after `token`: its latest n-gram, then the latest n-gram of its end, and so
-        on."""
+        """Return up to `length` tokens after `token`: its latest n-gram, and on from the last token in the same way."""
         draft: list[int] = []
         while len(draft) < length and (bucket := self._by_key.get(token)):
             draft.extend(islice(next(reversed(bucket)), length - len(draft)))

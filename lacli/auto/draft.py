@@ -16,7 +16,7 @@ DECAY, EXPECTED_TRIES, MAX_RATE = 0.98, 6.0, 0.999
 weighs as much as this many drafts. MAX_RATE: the largest rate, below 1. Source: docs/internals/auto.md."""
 
 MAX_OVERDRAFT = 8.0
-"""The most plain steps by which a step may exceed `max_cost`, if twice as many more tokens are expected (auto.md)."""
+"""The most plain steps that `Limits.allow` adds to `max_cost`. Source: docs/internals/auto.md."""
 
 
 class HitRates:

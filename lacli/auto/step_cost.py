@@ -41,7 +41,7 @@ MIN_COST = 1e-3
 """The least cost of a further row in plain steps. It is above 0, since later times correct it by a factor."""
 
 JUMP, FIRST_JUMP, NOTICEABLE = 1.5, 2.0, 0.05
-"""JUMP: the most times its expected time that a step can take; the rest is a delay from outside. FIRST_JUMP: the same
+"""JUMP: a step's time counts up to this multiple of the expected time; the rest is outside delay. FIRST_JUMP: the same
 for the first step of a size. NOTICEABLE: a larger relative change of a size's time corrects the other sizes too."""
 
 WRONG = 2.0

@@ -19,7 +19,7 @@ HEADROOM = 16
 """A sequence gets cells only if this many more than its tokens are free: otherwise it would soon lose them again."""
 
 MIN_SHARED = 64
-"""The fewest tokens that are shared with a running sequence, or waited for: as rows they cost several plain steps."""
+"""The fewest tokens for which a sequence shares cells or waits to share them: as rows they cost several plain steps."""
 
 MOST_IDLE, IDLE_SHARE = 4, 1 / 4
 """The most idle slots that keep cells (one always does), and their share of all cells if idle cells cost time."""

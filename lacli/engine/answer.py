@@ -71,8 +71,7 @@ class AnswerText:
         seed: int | None = None,
         warnings: Sequence[str] = (),
     ) -> None:
-        """`bytes_of`, `stops`, `controls`: of `TextStream`. `logprobs` (a verifier extends them) to `warnings`: of
-        `Answer`."""
+        """`bytes_of`, `stops`, `controls`: of `TextStream`. The others: of `Answer`; a verifier extends `logprobs`."""
         self._engine = engine
         self._logprobs, self.prompt_logprobs = logprobs, prompt_logprobs
         self._stream = TextStream(bytes_of, stops, controls)

@@ -93,7 +93,7 @@ class Engine:
         self.switch_context(context, settings)
 
     def switch_context(self, context: Context, settings: DecodeSettings) -> None:
-        """Decode in another context from now on, which is emptied. Call it only while there are no sequences."""
+        """Empty another context, and decode in it from now on. Call this only while there are no sequences."""
         self.context = context
         # With -c, a single sequence may exceed the trained tokens; several sequences share -c.
         longest = self._longest or context.trained_tokens
@@ -293,8 +293,8 @@ class Engine:
         """Choose the sequences that take the next step, and the prompt chunks of other sequences.
 
         With several slots, the last chunk of a prompt and the sequence's first step are one batch. Chunks and steps of
-        other sequences take turns if a batch of both would be slower than two batches. They also take
-        turns if a prompt is scored, since only few rows of a batch can have logits.
+        other sequences take turns if a batch of both would be slower than two batches. They also take turns if a
+        prompt is scored, since only few rows of a batch can have logits.
         """
         able = [each for each in self.sequences if each.has_cells]
         if len(able) == 1 and able[0].is_prefilled:

@@ -162,7 +162,7 @@ class ReplicaContext(Closing):
             getattr(replica.context, "interrupt", bool)()
 
     def _settle(self) -> None:
-        """Interrupt all replicas, and wait until none decodes, also through further Ctrl-C. Then caches may change."""
+        """Interrupt all replicas, and wait until none decodes, also through further Ctrl-C, so caches can change."""
         left = {thread.submit(bool) for thread in self._threads}
         while left:
             with suppress(KeyboardInterrupt):
