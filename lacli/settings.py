@@ -192,7 +192,7 @@ class DecodeSettings:
             return self
         chosen, others = self, ", and so does mode auto"
         if self.mode == "auto":
-            # One id of each slot is left over.
+            # Each slot leaves one of its share of llama.cpp's ids unused.
             leaves = max(min(self.leaves, MAX_SEQUENCES // count - 2), 1)
             chosen, others = replace(self, leaves=leaves), ""
         if (needed := count * chosen.ids) > MAX_SEQUENCES:

@@ -73,7 +73,7 @@ FORMAT = AliasChoices(
 )
 EFFORT = AliasChoices("reasoning_effort", AliasPath("reasoning", "effort"), AliasPath("output_config", "effort"))
 LIMIT = AliasChoices("max_completion_tokens", "max_output_tokens", "max_tokens", "n_predict")
-"""The names of one field in chats, responses, messages and completions."""
+"""Names of the field for the limit of tokens, in chats, responses, messages and completions."""
 
 
 class ResponseFormat(WithoutNull):
