@@ -134,7 +134,7 @@ def cost(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Measure the time of steps of many rows, save it, and say how many tokens a step lookahead needs to be faster."""
+    """Measure the time of steps of many rows, save it, and say how many tokens per step make lookahead faster."""
     from lacli.auto.model_cost import cost_of, measure_cost
     from lacli.auto.step_cost import LEAST_MEASURED, ROWS, MeasurePlan
     from lacli.bench.plan import parse_numbers

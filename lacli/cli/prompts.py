@@ -220,7 +220,7 @@ def answer_file(
 async def _answer_all(
     model: Model, rows: Sequence[PromptRow], left: Sequence[int], lines: Answers, advance: Callable[[], None]
 ) -> str:
-    """Answer rows `left` (indices): add each line to `lines` and call `advance`. Returns number and speed in words."""
+    """Answer rows `left` (indices); for each add a line to `lines` and call `advance`. Returns a summary in words."""
     begin, tokens, indices, engine = perf_counter(), 0, iter(left), model.engine
 
     async def answer_next() -> None:
