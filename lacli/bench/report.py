@@ -261,7 +261,7 @@ def findings(cost: Cost) -> list[tuple[str, str]]:
 
 
 def _on_lookahead(step_cost: StepCost) -> str:
-    """Return a sentence: the tokens a step that make lookahead, at default sizes, as fast as plain decoding."""
+    """Return a sentence: how many tokens per step make lookahead, at default sizes, as fast as plain decoding."""
     settings = DecodeSettings(mode="lookahead")
     name = f"W={settings.window} N={settings.ngram} G={settings.guesses}"
     # Costs are extrapolated as far as twice the largest measured step.

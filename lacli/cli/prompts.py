@@ -110,7 +110,7 @@ def answers_in(name: str | None, rows: Sequence[PromptRow], screen: Screen) -> I
 
 
 class AskedRow(Sampled, Row):
-    """One row, or its `body` in OpenAI's batch format. `tools` and `logit_bias` are read only to refuse them."""
+    """A prompt's row, or its `body` in OpenAI's batch format. `tools` and `logit_bias` are read only to refuse them."""
 
     messages: list[Message] = Field(default=[], min_length=1)
     max_tokens: int = Field(0, ge=1, validation_alias=AliasChoices("limit", "max_completion_tokens", "max_tokens"))

@@ -172,7 +172,7 @@ class Screen:
         self.say(f"lacli: {printable(str(error))}", "red")
 
     def _shown(self, piece: Piece) -> Piece:
-        """Return a piece without control characters; `show_accepted` without colours brackets drafted text."""
+        """Return a piece without control characters. With `show_accepted` and no colours, drafts are in brackets."""
         text = printable(piece.text, lines=True)
         marks = self.show_accepted and not self._colored and piece.origin in ORIGIN_COLORS
         return replace(piece, text=f"[{text}]" if marks and text else text)
