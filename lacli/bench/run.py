@@ -31,7 +31,7 @@ class BenchRequest:
     """Prompts, the settings to compare, and the form of the report.
 
     `state`: the file of measured step costs. `seconds`: for everything, from `begin` on, a time of `perf_counter`.
-    `each`: most prompts of a class. `repetitions`: most answers of a point to a prompt. None: no limit. `max_tokens`:
+    `each`, `repetitions`: limits of prompts a class and of a point's answers to a prompt; None: no limit. `max_tokens`:
     limit of an answer, None for the task's own. `leave_out`: skip settings whose steps cost more than they can save.
     """
 
@@ -127,8 +127,10 @@ def choose_points(engine: ModelEngine, axes: Axes, screen: Screen) -> list[Point
 
 
 def affordable(competing: Sequence[Point], cost: StepCost, screen: Screen) -> list[Point]:
-    """Return the points without jacobi and lookahead points whose half-full steps cost more plain steps than they can
-    give tokens. The screen shows the points left out."""
+    """Return the points without jacobi and lookahead points that are too slow. The screen shows the points left out.
+
+    A point is too slow if a step of half its `max_rows` costs more plain steps than a full step can give tokens.
+    """
     found = []
     for point in competing:
         times_plain = cost.relative(point.settings.max_rows // 2)
@@ -162,7 +164,7 @@ def make_answer(engine: ModelEngine, competing: Sequence[Point], stack: ExitStac
 
 
 def make_ask(engine: ModelEngine) -> Ask:
-    """Return a function: it makes a task's next turn, or gives None if less than 8 cells are left for the answer."""
+    """Return a function that makes a task's next turn from its earlier answers, or None if under 8 cells are left."""
 
     def ask(task: Task, answers: Sequence[str]) -> Exchange | None:
         history = list(zip(task.turns, answers, strict=False))
