@@ -92,7 +92,7 @@ def read_conversations(paths: Sequence[Path]) -> dict[str, list[list[str]]]:
                     earlier = [text for exchange in zip(turns, answers, strict=False) for text in exchange]
                     found[kind].append([*earlier, turns[len(answers)]])
         except (OSError, ValueError, LookupError) as error:
-            raise LacliError(f"cannot read prompts in {path}: {error!r}", "a row is as Spec-Bench's") from error
+            raise LacliError(f"cannot read prompts in {path}: {error!r}", "rows need turns and category") from error
     return {kind: conversations for kind, conversations in found.items() if conversations}
 
 

@@ -177,7 +177,7 @@ def furnished(folder: Path) -> None:
     Records(folder / "cache" / "lacli" / NAME).save(KIND, key, asdict(cost))
     talk = Run(("chat", "--commands", "--log", "log.jsonl", *FEW), b"hi\n/set temp 0.5\n/save saved.json\n")
     if said := problem(talk, folder):
-        raise SystemExit(f"lacli {shlex.join(talk.arguments)} is not clean with files as they should be: {said}")
+        raise SystemExit(f"lacli {shlex.join(talk.arguments)} is not clean with undamaged files: {said}")
 
 
 def garbled_file(random: Random, folder: Path) -> Run:

@@ -95,7 +95,7 @@ def fit(points: Sequence[Measured]) -> Law:
         found.append((float(((share * means - gains) ** 2).sum()), float(alpha), share))
     _, alpha, share = min(found)
     if len({point[:2] for point in points}) < 2 or share <= 0:
-        raise LacliError("these settings do not tell which law they follow", "-W 1,5,15 -N 3,5, G = W")
+        raise LacliError("S of these settings fits no law", "sweep several settings with G = W and S above 1")
     return Law(alpha, 1 / share)
 
 

@@ -84,7 +84,7 @@ def find_rival(name: str) -> Rival:
     """Return the rival of a name, as in PROGRAMS. Raises UsageError for another name, LacliError if not on PATH."""
     program, _, kind = name.partition(":")
     if program not in PROGRAMS or bool(kind) != (program == "llama-server"):
-        raise UsageError(f"there is no rival {name!r}", f"{', '.join(PROGRAMS)}:KIND, as ngram-mod or none")
+        raise UsageError(f"there is no rival {name!r}", f"{', '.join(PROGRAMS)}:KIND with KIND ngram-mod or none")
     if path := shutil.which(program):
         return Rival(Path(path), kind)
     raise LacliError(f"{program} is not on PATH", "build llama.cpp and put its build/bin on PATH")

@@ -61,5 +61,5 @@ def generate(
 
 
 def last_tokens(engine: Engine) -> list[int]:
-    """Return the tokens of the last sequence of an engine with one slot, as the engine counts them in its cache."""
+    """Return the tokens of the last sequence in the only slot of an engine."""
     return engine._admission._slots[0].tokens

@@ -1,4 +1,4 @@
-"""Run lacli as a user does: as a process with pipes, as a process on a terminal, or quickly in the test's process.
+"""Run lacli as a user does: with pipes, on a terminal, or (more quickly) in the test's own process.
 
 Everything runs on one CPU thread, which a busy machine slows least. The developer's own settings of lacli, llama.cpp,
 huggingface_hub, proxies and colours are left out.
@@ -87,7 +87,7 @@ def environment(changes: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def call(*arguments: str, stdin: bytes = b"", env: Mapping[str, str] | None = None) -> Done:
-    """Run lacli inside this process, where this makes no difference. `stdin`: the bytes of a pipe."""
+    """Run lacli inside this process, which is quicker than `run`. `stdin`: the bytes of a pipe."""
     out, err, code = TextIOWrapper(BytesIO(), "utf-8"), TextIOWrapper(BytesIO(), "utf-8"), 0
     with ExitStack() as stack:
         stack.enter_context(patch.object(sys, "argv", ["lacli", *arguments]))
@@ -132,7 +132,7 @@ def on_terminal(
 ) -> pexpect.spawn:
     """Start lacli on its own terminal of `columns` columns; no line wraps with the default."""
     with warnings.catch_warnings():
-        # Python dislikes forks in a process in which numpy has threads.
+        # Python warns about a fork while numpy has threads.
         warnings.simplefilter("ignore", DeprecationWarning)
         return pexpect.spawn(
             program[0],

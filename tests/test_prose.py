@@ -57,9 +57,10 @@ def prose_of(path: Path) -> Iterator[str]:
         yield from (python_prose if file.suffix == ".py" else paragraphs)(file.read_text())
 
 
-def test_prose_of_the_package_and_of_the_pages_is_plain() -> None:
+def test_prose_of_the_package_the_benchmarks_the_tests_and_the_pages_is_plain() -> None:
     pages = map(prose_of, [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
-    for most_long, prose in ((0, [prose_of(ROOT / "lacli")]), (5, pages)):
+    folders = [(0, [prose_of(ROOT / name)]) for name in ("lacli", "benchmarks", "tests")]
+    for most_long, prose in (*folders, (5, pages)):
         habits, sentences = figures(chain.from_iterable(prose))
         assert all(uses <= most for uses, most in zip(habits, HABITS.values(), strict=True)), habits
         assert len(long := [each for each in sentences if len(each.split()) > LONG]) <= most_long, long

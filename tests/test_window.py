@@ -12,7 +12,7 @@ from lacli.tree import Tree
 from lacli.window import Window
 
 DRAWN = range(100, 1100)
-"""Tokens from which a window draws if the pool has none."""
+"""The window draws from these tokens if the pool has none."""
 
 END = 901
 

@@ -38,7 +38,7 @@ class Listed(Source):
 
 
 def taken(draft: Draft) -> list[tuple[int, object]]:
-    """Return the depth and the probability of each node, in the order in which `draft` takes them."""
+    """Return the depth and the probability of each node, in the order of `draft.take`."""
     chances = []
     while draft.chance:
         chance = draft.chance

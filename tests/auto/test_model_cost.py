@@ -1,4 +1,4 @@
-"""Saved step costs of a model on a machine: their key, when they are measured again, and their use in mode auto."""
+"""Saved step costs of a model on a machine: their key, repeated measuring, and their use in mode auto."""
 
 from __future__ import annotations
 

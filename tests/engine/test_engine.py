@@ -53,7 +53,7 @@ def tokens_of(steps: list[Step]) -> list[int]:
 
 
 def holds_its_text(decoder: Decoding, engine: FakeContext) -> bool:
-    """Whether the cache has all tokens but the last; with ordered cells those of the last step may be missing too."""
+    """Whether the cache has all tokens but the last. With ordered cells the last step's tokens may be missing too."""
     held, text = engine.held(), decoder.tokens
     least = len(text) - (decoder.settings.max_step_tokens if decoder.settings.constraints.ordered else 1)
     return held == text[: len(held)] and least <= len(held) < len(text)

@@ -87,7 +87,7 @@ def test_a_question_to_a_closed_engine_is_one_error(tiny: Path) -> None:
 
 
 def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return a list to which each call of a freeing function of llama.cpp adds the function's name."""
+    """Return a list of the names of llama.cpp's freeing functions; each call from now on adds its name."""
     freed: list[str] = []
 
     def telling(name: str, free: Callable[[object], None], handle: object) -> None:
@@ -115,7 +115,7 @@ def test_a_dropped_engine_gives_its_samplers_contexts_and_model_back(
     try:
         freed.clear()
         del engine
-        # Nothing in an engine refers back to it: unless other objects form a cycle with it, it is freed at once.
+        # Nothing in an engine refers back to it. So it is freed at once, unless other objects form a cycle with it.
         assert bool(freed) is not in_a_circle
     finally:
         gc.enable()

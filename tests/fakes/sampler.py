@@ -1,7 +1,7 @@
 """A toy sampler with the Sampler protocol: temperature, a penalty for tokens of the text, one random number a draw.
 
-As llama.cpp's chain, it counts the prompt too, gets each token once, and goes through candidates from the most
-probable down.
+As llama.cpp's chain, it counts the prompt's tokens too, and gets each token once. A draw goes through the candidates
+from the most probable down.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Toy contexts with a mistake in a mask or a cache call, and others that only round; a check tells them apart."""
+"""Toy contexts with a mistake in a mask or a cache call, and others that only round, for tests of checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pin, on cells that are read in blocks: with it every sequence gets the tokens it gets alone, without it not."""
+"""The pin, on cells that are read in blocks: every sequence gets the tokens it gets alone, but not without the pin."""
 
 from __future__ import annotations
 

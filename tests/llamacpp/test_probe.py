@@ -18,7 +18,7 @@ from tests.program import MACHINE, call
 
 ON_ONE_THREAD = ModelSettings(gpu_layers=0, threads=1)
 WITH_REPACK = {"LACLI_REPACK": "1"}
-"""Repacked weights on, also in a build that fails with them, in which other tests turn them off."""
+"""The variable that turns repacked weights on; `MACHINE` turns them off if this build fails with them."""
 
 RUN = ("run", "-n", "4", "-p", "hello")
 BATCH = "2 rows"

@@ -62,7 +62,7 @@ BIASES = ((500, 4.0), (501, -np.inf))
 
 
 def random_rows(count: int) -> Iterator[Floats]:
-    """Yield `count` rows of logits in which a dozen tokens have nearly all probability, so that they repeat."""
+    """Yield `count` rows of logits. A dozen tokens have nearly all probability, so that draws repeat."""
     random = np.random.default_rng(3)
     for _ in range(count):
         row = random.normal(0, 1, 4096).astype(np.float32)

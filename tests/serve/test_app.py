@@ -95,7 +95,7 @@ ASKED: Mapping[str, Mapping[str, Any]] = {
     "infill": {"input_prefix": "def f(a):\n", "input_suffix": "    return b\n"},
     **dict.fromkeys(COMPLETIONS, {}),
 }
-"""A valid request of each path, to which tests add a wrong field."""
+"""A valid request of each path; tests add a wrong field."""
 
 
 @pytest.mark.parametrize(
