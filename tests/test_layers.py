@@ -54,5 +54,5 @@ def test_only_a_server_needs_the_extra_serve() -> None:
     reached = {module for module in MODULES if not module.startswith(("lacli.serve", "lacli.cli.serve"))}
     while more := {each for module in reached for each in imports[module] if each in MODULES} - reached:
         reached |= more
-    assert "lacli.serve.protocol" in reached, "rows of prompts are requests"
+    assert "lacli.serve.protocol" in reached, "lacli run --prompts reads requests"
     assert not {each.split(".")[0] for module in reached for each in imports[module]} & {"starlette", "uvicorn"}

@@ -130,7 +130,7 @@ def test_a_closed_stream_ends_its_reader_in_another_thread(model: Model) -> None
         rest = threads.submit(list, pieces)
         stream.close()
         rest.result()
-    assert stream._take(Progress(None)) == [], "it may have come before the reader looked"
+    assert stream._take(Progress(None)) == [], "progress after closing is ignored"
     assert stream.answer().finish_reason == "interrupt" and ends_of(model, [stream]) == {"interrupt"}
 
 
@@ -191,7 +191,7 @@ def test_a_task_that_asks_leaves_the_event_loop_free_and_gets_errors_at_its_awai
     assert len(threads) == 5 and current_thread() not in threads
 
 
-def test_tasks_that_are_cancelled_or_leave_free_their_places(model: Model) -> None:
+def test_tasks_that_are_cancelled_or_leave_free_their_slots(model: Model) -> None:
     async def ask() -> None:
         streams = [model.astream(question, sampling=ENDLESS) for question in QUESTIONS * 2]
         tasks = [asyncio.create_task(stream.answer()) for stream in streams[1:]]

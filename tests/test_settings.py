@@ -100,14 +100,14 @@ def test_a_step_larger_than_a_batch_is_refused_with_the_one_that_fits(mode: Mode
 
 
 @given(st.integers(1, 128), st.sampled_from(["auto", "plain", "lookup"]))
-def test_texts_of_one_context_share_its_sequence_ids(count: int, mode: ModeName) -> None:
+def test_sequences_of_one_context_share_its_ids(count: int, mode: ModeName) -> None:
     settings = DecodeSettings(mode=mode).for_slots(count)
     assert count * settings.ids <= MAX_SEQUENCES
     assert settings.leaves >= 1 and (settings == DecodeSettings(mode=mode) or mode == "auto")
 
 
 @pytest.mark.parametrize(("mode", "most", "hint"), [("auto", 128, ""), ("lookahead", 8, ", and so does mode auto")])
-def test_more_texts_than_there_are_sequence_ids_for_are_refused(mode: ModeName, most: int, hint: str) -> None:
+def test_more_sequences_than_ids_allow_are_refused(mode: ModeName, most: int, hint: str) -> None:
     DecodeSettings(mode=mode).for_slots(most)
     with pytest.raises(UsageError, match=rf"llama.cpp has 256 \(--parallel {most} fits{hint}\)$"):
         DecodeSettings(mode=mode).for_slots(most + 1)

@@ -135,7 +135,7 @@ def test_the_extreme_random_numbers_never_give_an_impossible_token(value: float)
         assert logits[token] > -inf
 
 
-def test_a_rejected_guess_that_held_all_the_mass_is_drawn_after_all() -> None:
+def test_a_rejected_draft_with_all_the_probability_is_drawn_after_all() -> None:
     """Rounded probabilities add up to a little less than 1, and a random number may be larger than their sum."""
     sampler = FakeSampler(0)
     sampler.distribution = lambda logits: Distribution(np.array([2]), np.array([1 - 1e-12]))  # type: ignore[method-assign]

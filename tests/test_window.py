@@ -47,20 +47,20 @@ def found(window: Window, *steps: list[int]) -> list[list[int]]:
     return ends
 
 
-def test_no_ngram_holds_a_first_guess_after_its_first_token() -> None:
+def test_no_ngram_has_a_random_token_after_its_first_token() -> None:
     window = Window(2, 5, DRAWN)
     assert found(window, [1, 2], [3, 4], [5, 6], [7, 8], [9, 10]) == [[], [], [], [7, 8], [9, 10]]
-    assert found(Window(2, 2, DRAWN), [1, 2]) == [[1, 2]], "the results alone follow the first token"
+    assert found(Window(2, 2, DRAWN), [1, 2]) == [[1, 2]], "an n-gram of 2 has only the result"
 
 
-def test_an_end_token_is_no_guess_and_no_ngram_has_what_takes_its_place() -> None:
+def test_an_end_token_is_replaced_in_the_window_and_no_ngram_has_its_replacement() -> None:
     window = Window(2, 4, DRAWN)
     assert found(window, [1, 2], [3, END], [4, 5], [6, 7], [8, 9]) == [[], [], [4], [6], [8, 9]]
     window.slide([1, END], is_end)
     assert window.rows[-1][0] == 1 and window.rows[-1][1] in DRAWN and window.rows[-1][1] != END
 
 
-def test_guesses_are_placed_by_the_position_they_are_for() -> None:
+def test_known_tokens_fill_the_window_by_their_positions() -> None:
     first, *_ = rows = Window(3, 4, [100], guesses=[1, 2, 3]).rows
     assert first == [100, 1, 2] and rows[1:] == [[1, 2, 3], [2, 3, 100]]
 

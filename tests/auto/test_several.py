@@ -49,7 +49,7 @@ def balance(modes: list[Auto]) -> float:
 def test_a_step_is_recorded_once_with_the_last_sequences_outcome_and_by_what_each_got() -> None:
     modes = modes_of(COPY, NONSENSE)
     trees = grown(modes, COPY, NONSENSE)
-    assert [len(tree) for tree in trees] == [1, 1], "a plain step comes first"
+    assert [len(tree) for tree in trees] == [1, 1], "the first step is plain"
     observed(modes, trees, 1, 1)
     trees = grown(modes, COPY, NONSENSE)
     rows = sum(map(len, trees))

@@ -42,7 +42,7 @@ def test_with_little_time_answers_get_shorter_before_contenders_are_left_out(
         deadline=begin + 60.0,
     )
     rounds.warm_up()
-    assert clock.now - begin < 5 * step_s, "one short answer"
+    assert clock.now - begin < 5 * step_s, "there is only one short answer"
     played(rounds)
     prompts = 4 if step_s < 1.0 else 1
     answers = [[rounds.of(number, exchange) for exchange in range(prompts)] for number in range(4)]
@@ -75,7 +75,7 @@ def test_the_time_is_kept_however_fast_prompts_are_read_and_steps_are_made(
         assert rounds.deadline - longest_s <= clock.now <= rounds.deadline + 6.0
     for number in range(points):
         found = [trial for exchange in range(len(rounds.exchanges)) for trial in rounds.of(number, exchange)]
-        assert all(trial.is_whole for trial in found) or len(found) == 1, "no cut answer among whole ones"
+        assert all(trial.is_whole for trial in found) or len(found) == 1, "only a single answer may be cut"
 
 
 def test_tokens_decoded_until_the_end_count_if_no_answer_was_finished(clock: FakeClock) -> None:

@@ -55,7 +55,7 @@ def test_a_sweep_is_plain_decoding_and_every_combination_of_what_a_mode_has() ->
     ]
     assert [point.label for point in found[:3]] == ["plain", "jacobi W=1", "jacobi W=5"]
     assert found[-1].label == "lookahead W=5 N=5 G=4" and swept(["plain"])[0] == found[:1]
-    assert [point.mode for point in swept(["lookup", "auto"])[0]] == ["plain", "auto", "lookup"], "what matters first"
+    assert [point.mode for point in swept(["lookup", "auto"])[0]] == ["plain", "auto", "lookup"], "auto goes first"
 
 
 @pytest.mark.parametrize(

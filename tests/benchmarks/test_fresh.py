@@ -45,12 +45,12 @@ def test_tables_have_times_as_fast_as_plain_then_tokens_and_rows_a_step_and_text
     assert [*found] == ["edit", "maths", "all"] and [*found["all"]] == ["", "plain", "auto", "llama-lookup"]
     assert found["all"]["plain"] == "64.0/s"
     assert (found["edit"]["auto"], found["all"]["auto"]) == ("2.00", "2.00 (2.00-2.00)")
-    assert (found["edit"]["llama-lookup"], found["maths"]["llama-lookup"]) == ("2.00", ""), "4 and 1, and no pair"
+    assert (found["edit"]["llama-lookup"], found["maths"]["llama-lookup"]) == ("2.00", ""), "the mean of 4 and 1"
 
     found = cells(tables(ROWS), 1)
     assert (found["all"]["auto"], found["edit"]["llama-lookup"]) == ("2.00 (3.0)", "2.00")
-    assert found["plain's texts"]["auto"] == "3 of 3", "they end earlier"
-    assert found["plain's texts"]["llama-lookup"] == "1 of 2", "one goes on longer, one is another"
+    assert found["plain's texts"]["auto"] == "3 of 3", "shorter texts are equal up to their ends"
+    assert found["plain's texts"]["llama-lookup"] == "1 of 2", "a longer text and a different one"
 
 
 def test_each_prompt_is_asked_of_all_and_another_begins_each_time(capfd: pytest.CaptureFixture[str]) -> None:
@@ -68,7 +68,7 @@ def test_each_prompt_is_asked_of_all_and_another_begins_each_time(capfd: pytest.
     contenders = {name: asking(name) for name in ("plain", "auto", "fails", "slow")}
     rows = list(Plan("m.gguf", 64, 3, contenders, frozenset({"slow"}), math.inf).rows(PROMPTS))
     assert Counter(name for name, *_ in asked) == {"plain": 9, "auto": 9, "fails": 9, "slow": 3}
-    assert [place for name, _, place in asked if name == "slow"] == [0, 0, 0], "the first prompt of each class"
+    assert [place for name, _, place in asked if name == "slow"] == [0, 0, 0], "first prompts only"
     begins = [name for (name, *prompt), (_, *before) in zip(asked[1:], asked, strict=False) if prompt != before]
     assert Counter([asked[0][0], *begins]) == {"plain": 3, "auto": 3, "fails": 3}
     assert {row.contender for row in rows} == {"plain", "auto", "slow"}

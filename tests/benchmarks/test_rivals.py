@@ -32,7 +32,7 @@ def flags(command: Sequence[str]) -> dict[str, str]:
     [({}, (4, 4)), ({"draft_n_accepted": 1}, (4, 3)), ({"draft_n_accepted": 40}, (4, 1)), ({"predicted_n": 1}, (0, 0))],
     ids=["nothing-drafted", "drafted", "accepted-after-the-end", "one-token"],
 )
-def test_a_server_gets_token_ids_and_its_steps_follow_from_accepted_guesses(
+def test_a_server_gets_token_ids_and_its_steps_follow_from_accepted_drafts(
     timings: dict[str, int], counted: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commands = []

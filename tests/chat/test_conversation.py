@@ -56,7 +56,7 @@ def test_prompts_leave_the_oldest_exchanges_out_and_never_the_last_question() ->
     conversation.ask("e")
     assert conversation.drop_oldest() and conversation.drop_oldest() and not conversation.drop_oldest()
     assert [each["content"] for each in conversation.as_messages()] == ["s", "e"]
-    assert contents(conversation) == ["a", "b", "c", "d", "e"], "all turns stay"
+    assert contents(conversation) == ["a", "b", "c", "d", "e"], "the conversation keeps all turns"
     conversation.undo()
     assert [each["content"] for each in conversation.as_messages()] == ["s", "c", "d"]
 
@@ -101,7 +101,7 @@ def test_a_question_that_cannot_be_answered_anew_keeps_its_answer() -> None:
         chat.conversation.system = ""
         adjust(chat, max_tokens=0)
         said(chat.again())
-        assert chat.conversation.messages == before, "nothing came, so the old answer stays"
+        assert chat.conversation.messages == before, "without a new answer the old one stays"
 
 
 def test_an_answer_may_be_empty_and_a_question_without_one_is_taken_back(chat: Chat) -> None:
@@ -188,7 +188,7 @@ def test_a_prompt_without_room_for_an_answer_drops_the_oldest_turns_and_the_chat
             sizes.append(chat.turns[-1].statistics.prompt_tokens)
         (at, note), *_ = notes
         assert note.startswith("the context was full: the model no longer sees the oldest ")
-        assert sizes[at - 2] + 8 <= 512 and sizes[at - 1] <= 256, "half of the context is free"
+        assert sizes[at - 2] + 8 <= 512 and sizes[at - 1] <= 256, "half of the context must be free"
         assert max(sizes) <= 512 - 512 // 8 and len(notes) < len(TURNS) // 3
         assert chat.conversation.questions == len(TURNS), "the transcript has all turns"
         assert session.text(last_tokens(session), special=True).count("Be careful.") == 1

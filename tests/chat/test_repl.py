@@ -218,7 +218,7 @@ def test_the_log_holds_the_conversation_that_is_saved_and_a_full_context_drops_o
         *(f"/save {file}", f"/load {file}", "/set temp 0.5", "x " * 400, f"/save {file}"),
     ]
     done = chat("-n", "6", "-c", "256", "--log", str(log), lines=lines)
-    assert done.code == 1, "/nothing is no command, and one message is too long"
+    assert done.code == 1, "two errors: an unknown command and a long message"
     assert read_chat(log) == read_chat(file) and len(read_chat(file).conversation.messages) == 22
     assert done.err.count("lacli: the context was full: the model no longer sees the oldest") >= 1
     assert done.err.count("lacli: the message needs") == 1

@@ -83,7 +83,7 @@ def test_a_chat_is_replaced_at_once_and_keeps_its_permissions(tmp_path: Path, mo
     text = path.read_text()
     with path.open() as reader:
         write_chat(path, NEW)
-        assert reader.read() == text, "who reads meanwhile reads a whole one"
+        assert reader.read() == text, "an open file keeps its whole old text"
     assert path.stat().st_mode & 0o777 == 0o640 and read_chat("~/chat") == NEW
 
 

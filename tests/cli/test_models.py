@@ -124,7 +124,7 @@ def test_one_wrong_name_removes_nothing_and_files_outside_are_not_touched(home: 
         assert done.code == 2 and "remove it yourself" in done.err and path.exists()
     assert all(link.exists() for link in links)
     assert home.call("rm", "-y", "me/a:Q4_0", "me/a:q4_0", "me/a:Q8_0").code == 0
-    assert not hub_cache.folder_of(home.cache, "me/a").exists(), "two models at once leave no empty folder"
+    assert not hub_cache.folder_of(home.cache, "me/a").exists(), "no empty folder stays after two removals"
 
 
 def test_show_names_the_model_its_modes_and_its_memory_and_fetches_nothing(

@@ -111,4 +111,4 @@ def test_the_program_answers_the_good_rows_tells_of_the_bad_ones_and_ends_with_1
     assert found[0]["warnings"] == ['the JSON schema: not followed: ["uniqueItems"]']
     assert found[1]["custom_id"] == "b" and "a row has" in found[1]["error"] and "text" not in found[1]
     path.write_text(f"{json.dumps(good)}\n{json.dumps(good | {'custom_id': 'b'})}\n")
-    assert call(*command).code == 0, "a row that was mended is asked"
+    assert call(*command).code == 0, "the corrected row is answered"

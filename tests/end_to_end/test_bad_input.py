@@ -32,7 +32,7 @@ def complaint(done: Done, code: int = FAILED) -> str:
     lines = done.err.splitlines()
     assert done.code == code, done
     assert len(lines) == 1 and done.err.endswith("\n"), done.err
-    assert re.fullmatch(r"lacli: \S.* \(\S.*\)", lines[0]), "what happened, and in parentheses what to do"
+    assert re.fullmatch(r"lacli: \S.* \(\S.*\)", lines[0]), "an error, then a hint in parentheses"
     assert done.out == ""
     return lines[0]
 

@@ -131,7 +131,7 @@ def test_a_conversation_is_seen_as_it_was_typed_and_answered(start_chat: Start) 
     assert QUESTION in plain(chat.drawn)
     assert chat.says(f"/nothing{CTRL_C}/set mode").startswith("mode is lookup")
     assert re.fullmatch(r"lacli: [^\n]{10,}\n", chat.says("/nothing"))
-    assert "\x1b[6n" not in chat.drawn, "the terminal is never asked where its cursor is"
+    assert "\x1b[6n" not in chat.drawn, "the chat must not ask for the cursor's position"
     hint = "press Ctrl-C again or Ctrl-D to leave\n"
     assert chat.press(CTRL_C) == hint
     assert chat.says("/set mode").startswith("mode is lookup") and chat.press(CTRL_C) == hint

@@ -132,5 +132,5 @@ def test_an_answer_that_is_closed_early_leaves_exactly_the_accepted_tokens_in_th
         steps.close()
         assert decoder.tokens == prompt + tokens_of(taken)
         held = [last_position(engine, sequence) + 1 for sequence in range(engine.ids)]
-        assert held[0] == max(held) == len(decoder.tokens) - 1, "all but the last, in sequence 0 alone"
+        assert held[0] == max(held) == len(decoder.tokens) - 1, "id 0 has all tokens but the last"
         assert bugs([comparison.one(BatchRecorder(engine), chosen, prompt)]) == []

@@ -144,7 +144,7 @@ def test_every_sequence_gets_what_it_gets_alone(
             scores = logits - np.log(np.exp(logits).sum())
             assert found.token == visit.prompt[place] and found.logprob == approx(scores[found.token])
             assert [score for _, score in found.best] == approx(np.sort(scores)[:-3:-1])
-    assert len(engine._cells) <= schedule._admission._used_cells(), "all other cells are free again"
+    assert len(engine._cells) <= schedule._admission._used_cells(), "cells of ended sequences must be free"
     assert sum(bool(slot.past) for slot in schedule._admission.idle) <= MOST_IDLE
     for slot in schedule._admission.idle:
         assert engine.held(slot.first_id) == slot.tokens[: slot.past]
@@ -200,7 +200,7 @@ def test_a_slot_of_which_less_than_half_begins_a_prompt_is_left_alone_while_othe
     sequences = [first, second, *(answered(schedule, [token] * 20) for token in (3, 4))]
     assert len({sequence.cells for sequence in sequences}) == PLACES
     assert answered(schedule, [*LONG, 9]).cells is second.cells
-    assert answered(schedule, [5] * 20).cells is first.cells, "the one that was used longest ago"
+    assert answered(schedule, [5] * 20).cells is first.cells, "it gets the slot with the oldest use"
 
 
 def test_a_cut_that_a_recurrent_state_cannot_make_empties_the_slot() -> None:
@@ -279,7 +279,7 @@ def test_a_long_prompt_is_read_while_short_ones_keep_coming() -> None:
         schedule.step()
         if long.finish:
             break
-        assert number < 100, "a quarter of 8 rows is read of it in each step"
+        assert number < 100, "each step reads 2 tokens of it"
 
 
 def test_a_sequence_among_others_ends_at_the_models_trained_length() -> None:

@@ -196,7 +196,7 @@ def test_an_interrupt_in_any_call_leaves_sequence_and_cache_agreeing(
     assert tokens_of(list(decoder.generate(prompt, 20))) == plain_tokens(prompt, 20)
 
 
-def test_a_jacobi_block_loses_only_the_guesses_that_were_accepted() -> None:
+def test_a_jacobi_block_loses_only_the_drafts_that_were_accepted() -> None:
     settings = DecodeSettings(mode="jacobi", window=6, jacobi_iterations=1000)
     steps = list(fixed_clock_decoder(FakeContext(400, 400, 31, 7), settings).generate([1, 2, 3, 4], 120))
     assert max(len(step.tokens) for step in steps) > 1

@@ -220,7 +220,7 @@ class Guarded(FakeContext):
         return super().remove(sequence, start, end)
 
     def _linger(self, event: Event) -> None:
-        assert event.wait(20), "nobody waits for this one"
+        assert event.wait(20), "the event must come"
         self.waits_for = None
         for press in range(1 + self.presses):
             if press:
@@ -303,7 +303,7 @@ class Leaving(FakeContext):
         if len(batch) != self.rows:
             return super().decode(batch)
         self.within.set()
-        assert self.left.wait(20), "nobody interrupts it"
+        assert self.left.wait(20), "`interrupt` must be called"
         raise KeyboardInterrupt
 
     def interrupt(self) -> None:
@@ -316,7 +316,7 @@ class Leaving(FakeContext):
     within, left = Event(), Event()
 
 
-def test_ctrl_c_leaves_the_pieces_of_all_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_ends_the_decode_calls_of_all_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replicas, "AGAIN_S", 0.001)
     engines: list[Leaving] = alike(Leaving, 2, LOOKAHEAD)
     for engine in engines:

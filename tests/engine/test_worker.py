@@ -108,7 +108,7 @@ def stepped(places: int) -> Iterator[tuple[Worker, SteppedContext]]:
 
 
 @pytest.mark.parametrize("settings", [PLAIN, LOOKAHEAD, DecodeSettings(leaves=3, window=0)])
-def test_many_threads_at_once_each_get_what_they_get_plain_tokens(settings: DecodeSettings) -> None:
+def test_many_threads_at_once_each_get_plain_tokens(settings: DecodeSettings) -> None:
     engine = SharedContext(CELLS, 256, 3 * settings.ids, VOCABULARY, prefill_rows=8)
     prompts = [[one, two, one] for one in range(6) for two in range(4)]
     with Worker(Engine(engine, settings, 3, cost=FIXED_COST)) as loop, ThreadPoolExecutor(8) as threads:
@@ -117,7 +117,7 @@ def test_many_threads_at_once_each_get_what_they_get_plain_tokens(settings: Deco
         assert load_of(loop) == (0, 0)
 
 
-def test_requests_get_a_place_in_their_order() -> None:
+def test_requests_get_a_slot_in_their_order() -> None:
     began: list[list[int]] = []
 
     class Begun(Greedy):
@@ -189,7 +189,7 @@ def leave_while_decoding(loop: Worker, engine: SteppedContext) -> Reader:
 
 
 @pytest.mark.parametrize("leave", [leave_while_waiting, leave_in_the_prompt, leave_while_decoding])
-def test_a_sequence_that_is_left_frees_its_place_before_the_next_step(
+def test_a_sequence_that_is_left_frees_its_slot_before_the_next_step(
     leave: Callable[[Worker, SteppedContext], Reader],
 ) -> None:
     with stepped(1) as (loop, engine):
@@ -200,7 +200,7 @@ def test_a_sequence_that_is_left_frees_its_place_before_the_next_step(
         engine.run()
         assert other.all(5) == plain_tokens([3], 5)
         leaving.close()
-        assert Reader(loop, [4], 5).all(5) == plain_tokens([4], 5), "a sequence that has ended can be left once more"
+        assert Reader(loop, [4], 5).all(5) == plain_tokens([4], 5), "closing after the end must be harmless"
 
 
 def test_a_step_that_raises_ends_all_sequences_and_later_ones_with_its_error() -> None:
@@ -217,7 +217,7 @@ def test_a_step_that_raises_ends_all_sequences_and_later_ones_with_its_error() -
             with pytest.raises(RuntimeError, match="the device is gone") as raised:
                 Reader(loop, [1])
             found.append(raised.value)
-        assert len({*map(id, found)}) == 3, "one error that is raised again and again grows by its frames"
+        assert len({*map(id, found)}) == 3, "each reader needs its own error object"
         assert len({len(traceback.extract_tb(each.__traceback__)) for each in found}) == 1
         assert load_of(loop) == (0, 0)
 

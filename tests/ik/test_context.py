@@ -117,7 +117,7 @@ def test_a_batch_without_cells_changes_nothing(engine: IkContext, model: IkModel
 
 
 @pytest.mark.parametrize("slots", [1, 2])
-def test_ctrl_c_and_interrupt_end_a_piece_of_a_prompt_and_the_engine_goes_on(slots: int, model: IkModel) -> None:
+def test_ctrl_c_and_interrupt_end_a_prompt_chunk_and_the_context_goes_on(slots: int, model: IkModel) -> None:
     prompt = model.tokenize(QUESTION)
     piece, over = [*prompt * 20][:400], Event()
     size = replace(ContextSize.of(CHAIN), ids=2, slots=slots)
@@ -226,7 +226,7 @@ def test_a_prompt_among_others_is_read_alone_and_has_the_logits_that_it_has_alon
         assert engine.decode(Batch(len(rows)).set_rows(*zip(*rows, strict=True)))
         assert engine.calls == count + 1
         assert np.abs(engine.logits() - before).max() < 0.5
-        assert engine.decode(from_tokens(text[200:300], 200, 3)) and engine.calls > count + 1, "too long for it"
+        assert engine.decode(from_tokens(text[200:300], 200, 3)) and engine.calls > count + 1, "it passes others"
         for sequence in range(4):
             engine.remove(sequence, 0, -1)
         assert engine.decode(from_tokens(text[:512], 0)) and engine.decode(from_tokens(text[512:1023], 512))

@@ -154,7 +154,7 @@ def test_every_drafting_mode_of_a_hybrid_model_equals_plain_but_for_rounding(
     runs = [*(sampled if drawn else beside).run(chosen, asked)]
     assert bugs(runs) == []
     accepted = {len(step.tokens) - 1 for run in runs for step in run.steps if step.drafted}
-    assert {0, 1} <= accepted, "hardly a chain was taken back"
+    assert {0, 1} <= accepted, "too few chains were taken back"
 
 
 def fed(engine: LlamaContext, tokens: Sequence[int], past: int) -> Floats:
@@ -186,12 +186,12 @@ def test_a_state_that_was_taken_back_is_a_fresh_contexts_or_stays(
             assert gone == (back <= min(sizes[-1] - 1, MAX_ROLLBACK))
             if gone:
                 past -= back
-                assert not engine.remove(0, past - 1, -1), "there is one way back a step"
-            assert engine.remove(0, past, -1), "nothing is after the end"
+                assert not engine.remove(0, past - 1, -1), "a step can be taken back only once"
+            assert engine.remove(0, past, -1), "removing nothing must succeed"
             assert fresh.decode(from_tokens(text[:past], 0))
             after = [fed(each, [text[-1]], past) for each in (engine, fresh)]
             np.testing.assert_allclose(after[0], after[1], atol=1e-3)
-            assert all(each.remove(0, 0, -1) for each in (engine, fresh)), "the whole can always be forgotten"
+            assert all(each.remove(0, 0, -1) for each in (engine, fresh)), "removing everything must succeed"
 
 
 @pytest.mark.parametrize(("batch", "back"), [(2, 0), (3, 1), (10, 8), (11, 8)])

@@ -48,7 +48,7 @@ def last_row(engine: LlamaContext, tokens: list[int]) -> Logits:
     return logits
 
 
-def test_several_texts_have_the_cells_of_one_each_or_as_many_as_there_is_memory_for(
+def test_three_slots_have_three_times_the_default_cells_or_as_many_as_memory_allows(
     toy: LlamaModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make, one, room = lib.llama_init_from_model, toy.default_limit, 0
@@ -141,14 +141,14 @@ def before_each_operation(patch: pytest.MonkeyPatch, act: Callable[[], object]) 
     patch.setattr(lib, "llama_set_abort_callback", acting)
 
 
-def test_a_piece_of_prompt_in_another_thread_is_ended_too(toy: LlamaModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prompt_chunk_in_another_thread_is_ended_too(toy: LlamaModel, monkeypatch: pytest.MonkeyPatch) -> None:
     with LlamaContext(toy, SETTINGS, ContextSize.of(PLAIN)) as engine, ThreadPoolExecutor(1) as thread:
         with monkeypatch.context() as patched:
             before_each_operation(patched, engine.interrupt)
             ended = thread.submit(engine.decode, from_tokens([*range(3, 103)], 0)).exception()
         assert isinstance(ended, KeyboardInterrupt)
         engine.clear()
-        assert thread.submit(engine.decode, from_tokens([*range(3, 103)], 0)).result(), "it holds for one call only"
+        assert thread.submit(engine.decode, from_tokens([*range(3, 103)], 0)).result(), "it ends only one call"
 
 
 def test_ctrl_c_while_a_context_is_made_is_raised_after_it(toy: LlamaModel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +165,7 @@ def test_ctrl_c_while_a_context_is_made_is_raised_after_it(toy: LlamaModel, monk
     assert heard and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_ctrl_c_ends_a_piece_of_prompt_in_the_middle_and_the_next_one_is_whole(
+def test_ctrl_c_ends_a_prompt_chunk_in_the_middle_and_the_next_one_is_whole(
     toy: LlamaModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[int] = []
@@ -255,4 +255,4 @@ def test_a_backend_chooses_what_raw_logits_have(
         for _, _ in zip(decoded(choosing, small), decoded(raw, small), strict=True):
             np.testing.assert_array_equal(choosing.greedy(), raw.logits().argmax(axis=1))
             there = lib.llama_get_sampled_logits_count_ith(choosing._handle, choosing._first)
-            assert there == (raw.vocabulary if unable else 1), "the others stay on the device"
+            assert there == (raw.vocabulary if unable else 1), "other logits stay on the device"

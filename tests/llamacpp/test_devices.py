@@ -97,7 +97,7 @@ def test_devices_are_addresses_in_their_order_with_null_at_the_end(
     assert made.n_gpu_layers == layers
     assert made.split_mode == lib.LLAMA_SPLIT_MODE_ROW
     most = lib.llama_max_devices()
-    assert made.tensor_split[:most] == [3.0, 1.0] + [0.0] * (most - 2), "an array of all devices that there can be"
+    assert made.tensor_split[:most] == [3.0, 1.0] + [0.0] * (most - 2), "one entry for each possible device"
     del kept
 
 

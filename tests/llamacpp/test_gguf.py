@@ -37,7 +37,7 @@ def test_the_header_says_what_llama_cpp_finds_when_it_loads_the_model(
     with LlamaModel(path, CPU) as model:
         assert header.architecture == model.description.split()[0]
         assert header.parameters == model.parameters
-        assert 0 <= header.weights - model.size < 4096, "what fills up tensors to a multiple of 32 bytes"
+        assert 0 <= header.weights - model.size < 4096, "only the tensors' padding may differ"
         assert (header.trained_tokens, header.vocabulary) == (model.trained_tokens, model.vocabulary)
         assert header.template == model.chat_template
     assert (header.file_type, header.size) == ("F32", path.stat().st_size)
@@ -96,7 +96,7 @@ def test_the_type_is_named_as_in_llama_h_or_is_the_type_of_most_parameters(
     header = read_header(_written(tmp_path / "a.gguf", number))
     assert header.file_type == name
     assert (header.trained_tokens, header.heads, header.name, header.template) == (0, (), "7", ""), (
-        "keys of another kind"
+        "keys of wrong types do no harm"
     )
 
 

@@ -43,16 +43,16 @@ def test_threads_give_way_unless_they_were_set_and_the_bits_of_a_text_stay_the_s
     monkeypatch.setattr("lacli.llamacpp.context.devices", lambda *, memory: found)
     monkeypatch.setattr("lacli.llamacpp.machine.physical_cores", lambda: 8)
     assert can_give_way(with_threads(with_threads(settings))) == expected
-    assert not can_give_way(with_threads(settings, 2)), "replicas do not know whose seconds they count"
+    assert not can_give_way(with_threads(settings, 2)), "replicas cannot tell each copy's seconds"
     found.append(Device("BLAS", "OpenBLAS", is_gpu=False))
-    assert not can_give_way(with_threads(settings)), "it takes over large batches, and the threads wait"
+    assert not can_give_way(with_threads(settings)), "BLAS computes large batches while the threads wait"
 
 
 @pytest.mark.parametrize(("cores", "left"), [(4.0, 4), (3.3, 4), (3.1, 3), (1.9, 1), (0.1, 1)])
 def test_as_many_threads_decode_as_had_a_core(cores: float, left: int) -> None:
     threads = machine.ThreadsInUse(4)
     for step in range(4):
-        assert threads.count == 4, "a step alone decides nothing"
+        assert threads.count == 4, "one step must not change the threads"
         threads.note(machine.OBSERVED_S / 3.9, cores * machine.OBSERVED_S / 3.9, step * machine.OBSERVED_S)
     assert threads.count == left
 

@@ -57,7 +57,7 @@ def test_buffers_of_all_kinds_devices_and_caches_are_added_up_and_counted_once()
         "sched_reserve:      CUDA0 compute buffer size =    23.00 MiB",
     ):
         log.receive(INFO, f"{line}\n".encode())
-    assert sum(log.buffers.values()) == 100 + 0.5 + (8 + 2) + 23, "two caches are two, a graph that grows is one"
+    assert sum(log.buffers.values()) == 100 + 0.5 + (8 + 2) + 23, "caches add up, and a graph counts once"
     log.forget()
     assert log.buffers == {}
 

@@ -148,7 +148,7 @@ def test_every_sampler_draws_what_llama_cpp_draws(model: LlamaModel, context: An
         rows = list(random_rows(60))
         expected = [sampled(own, context, row) for row in rows]
         assert [sampler.draw(row) for row in rows] == expected
-        assert expected != [sampled(bare, context, row) for row in rows], "the sampler changes nothing here"
+        assert expected != [sampled(bare, context, row) for row in rows], "this sampler has no effect in the test"
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
@@ -262,10 +262,10 @@ def test_a_grammar_that_waits_for_a_marker_leaves_all_before_it_free(model: Llam
 
         for _ in range(2):
             verifier.begin([])
-            assert not model.is_end(first := chosen(model.ends[-1])), "an answer would be missing"
+            assert not model.is_end(first := chosen(model.ends[-1])), "the answer must not end before it begins"
             verifier.begin([])
             assert first and [chosen(token) for token in thought[:-1]] == thought[:-1]
-            assert chosen(joined) != joined, "half of its token would be the answer's"
+            assert chosen(joined) != joined, "this token has the marker and the answer's beginning"
             verifier.begin([])
             assert [chosen(token) for token in thought] == thought
             tokens = [chosen(thought[0])]

@@ -119,7 +119,7 @@ def model_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     ("texts", "asked", "on_gpu", "chosen"),
     [(3, "auto", False, "off"), (4, "auto", False, "on"), (4, "off", False, "off"), (4, "auto", True, "auto")],
 )
-def test_four_texts_on_a_cpu_turn_flash_attention_on(texts: int, asked: Any, on_gpu: bool, chosen: str) -> None:
+def test_four_sequences_on_a_cpu_turn_flash_attention_on(texts: int, asked: Any, on_gpu: bool, chosen: str) -> None:
     settings = shared_settings(replace(LOADING, flash_attention=asked), texts, on_gpu=on_gpu)
     assert settings.attention(on_gpu=on_gpu) == chosen
 
@@ -210,4 +210,4 @@ def test_kernels_that_a_process_has_chosen_already_are_an_error(monkeypatch: pyt
         LlamaModel(STDLIB_7M, ModelSettings(gpu_layers=0, tiled=False))
     monkeypatch.setenv(TILED_SWITCH, "0")
     LlamaModel(STDLIB_7M, ModelSettings(gpu_layers=0, tiled=True)).close()
-    assert os.environ[TILED_SWITCH] == "0", "they stay off"
+    assert os.environ[TILED_SWITCH] == "0", "tiled kernels stay off"

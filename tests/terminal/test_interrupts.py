@@ -67,7 +67,7 @@ def test_ctrl_c_while_a_model_loads_is_heard_in_the_middle_of_a_call_and_the_lin
     terminal.sendintr()
     code, shown = ended(terminal)
     assert code == 130 and shown.endswith("\r\x1b[K")
-    assert terminal.signalstatus == signal.SIGINT, "a shell's loop would go on"
+    assert terminal.signalstatus == signal.SIGINT, "a shell's loop would continue"
 
 
 def test_the_second_ctrl_c_ends_the_process_if_the_first_does_not() -> None:

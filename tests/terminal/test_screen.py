@@ -46,7 +46,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
         ("auto", True, "abcde\n"),
     ],
 )
-def test_reasoning_is_dim_and_guesses_are_coloured_and_each_token_is_out_before_the_next(
+def test_reasoning_is_dim_accepted_drafts_are_coloured_and_each_token_is_written_before_the_next(
     color: Switch, show_accepted: bool, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = ""
@@ -56,7 +56,7 @@ def test_reasoning_is_dim_and_guesses_are_coloured_and_each_token_is_out_before_
         for piece in PIECES:
             yield piece
             out += capsys.readouterr().out
-            assert out.removesuffix(RESET)[-1] == piece.text[-1], "no colour stays on, whatever ends the program here"
+            assert out.removesuffix(RESET)[-1] == piece.text[-1], "each token's colour must end with it"
 
     Screen(color=color, show_accepted=show_accepted).write(tokens())
     assert out == text
@@ -159,7 +159,7 @@ def test_work_is_shown_in_one_row_and_erased(terminal: Terminal, monkeypatch: py
     read = Screen().prefill_line()
     for total in (256, 10**30):
         read(0, total)
-        assert terminal.rows[0].startswith(f"reading the prompt: 0 of {total:,}"[:59]), "cut to its row"
+        assert terminal.rows[0].startswith(f"reading the prompt: 0 of {total:,}"[:59]), "the line is cut to one row"
         assert terminal.rows[1] == ""
         clock.now += 32
         read(64, total)
@@ -199,7 +199,7 @@ def test_text_without_words_to_keep_is_left_to_the_terminal(monkeypatch: pytest.
     every, code, chinese = range(0, 400, 3), "call(a, b) " * 8, "\N{CJK UNIFIED IDEOGRAPH-4F60}" * 40
     assert streamed(f"a {'z' * 150} b", every, monkeypatch) == ["a", "z" * 60, "z" * 60, f"{'z' * 30} b"]
     rows = streamed(f"```\n{code}\n```", every, monkeypatch)
-    assert rows[1:3] == [code[:60].rstrip(), code[60:].rstrip()], "a line of code is copied as one"
+    assert rows[1:3] == [code[:60].rstrip(), code[60:].rstrip()], "lines of code are not wrapped"
     assert len(streamed(f"1. {chinese}", every, monkeypatch)[0]) > 28, "a row may end between wide characters"
 
 
