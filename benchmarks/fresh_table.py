@@ -76,7 +76,7 @@ Cell = Callable[[Rows, Rows], str]
 
 
 def table(rows: Rows, cell: Cell, last: Cell | None = None) -> str:
-    """Return a table: a row a class and one over all, a column a contender. `last`: for one more row over all."""
+    """Return a table: a row a class and one over all, a column a contender. `last`: writes one more row over all."""
     names = [PLAIN, *dict.fromkeys(row.contender for row in rows if row.contender != PLAIN)]
     kinds = [*dict.fromkeys(row.kind for row in rows)]
 

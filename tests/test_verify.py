@@ -58,7 +58,7 @@ GUESSES: dict[str, Guess] = {
 
 
 def sampled(verifier: Verifier, model: Model, guess: Guess) -> Text:
-    """Draw LENGTH tokens after PROMPT in steps with drafts. `guess`: returns the paths of a step's tree."""
+    """Draw LENGTH tokens after PROMPT in steps with drafts. `guess`: returns the drafted paths after a text."""
     verifier.begin(PROMPT)
     text = list(PROMPT)
     while len(text) < len(PROMPT) + LENGTH:

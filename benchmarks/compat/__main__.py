@@ -95,7 +95,7 @@ def compare(
 
 
 def results(archive: Path, program: Path, names: object, wanted: str, folder: Path) -> Results:
-    """Run the files of tests in `names` with the server `program`. `wanted`: pytest's -k. Ends if no test ran."""
+    """Run test files with the server `program`; return results by test. `wanted`: pytest's -k. Exits if none ran."""
     folder.mkdir()
     written = folder / "results.jsonl"
     written.touch()

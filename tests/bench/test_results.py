@@ -24,7 +24,7 @@ Times = list[list[float]]
 
 
 def answers(clock: FakeClock, prompts: int, tokens: int, kinds: Sequence[str] = KINDS) -> Rounds:
-    """Return finished rounds of plain decoding, lookup and lookahead. `prompts`: a class; `tokens`: an answer."""
+    """Return finished rounds of plain decoding, lookup and lookahead: `prompts` a class, `tokens` an answer."""
     tasks = [
         task(f"{number} 1 2 {number} 1 2 {place}", kind=kind, max_tokens=tokens)
         for number in range(prompts)

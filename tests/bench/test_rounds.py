@@ -57,7 +57,7 @@ def test_with_little_time_answers_get_shorter_before_contenders_are_left_out(
 def test_the_time_is_kept_however_fast_prompts_are_read_and_steps_are_made(
     prompt_token_s: float, step_s: float, points: int
 ) -> None:
-    """A prompt of 200 tokens takes up to 10 s of 60 s, and an answer of 20 tokens up to 40 s."""
+    """The rounds have 60 s. A prompt of 200 tokens takes up to 10 s, and an answer of 20 tokens up to 40 s."""
     clock, tasks = FakeClock(), [task(" ".join(["1 2 3"] * repeats)) for repeats in (1, 66, 20, 66, 5)]
     with pytest.MonkeyPatch.context() as patched:
         clock.install(patched)

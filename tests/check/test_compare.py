@@ -31,7 +31,7 @@ DECODING = DecodeSettings(mode="lookahead", window=4, ngram=4, guesses=4)
 
 
 def run_check(kind: type[FakeContext], sampler: Sampler | None = None, **more: Any) -> CheckResult:
-    """Check modes on toy contexts of the class `kind`. `modes` in `more`: by default every mode that drafts."""
+    """Check modes on toy contexts of the class `kind`. `more`: of `check_modes`; `modes` is every mode that drafts."""
 
     @contextmanager
     def opened(settings: DecodeSettings) -> Iterator[Context]:

@@ -52,7 +52,7 @@ def hold_beginnings(decoder: Decoding, engines: Engines) -> bool:
 
 
 def all_hold(decoder: Decoding, engines: Engines) -> bool:
-    """Whether, in addition, one cache has all cells that a single replica would have."""
+    """Whether one cache has all cells of a single replica. Checks `hold_beginnings` too."""
     assert hold_beginnings(decoder, engines)
     return not decoder.tokens or any(holds_its_text(decoder, engine) for engine in engines)
 

@@ -59,7 +59,7 @@ class BlockContext(FakeContext):
         self._head = 0
 
     def _find(self) -> int | None:
-        """Return the first of enough neighbouring free cells for the rows, searched from the last end on, or None."""
+        """Return the first of neighbouring free cells for all rows, or None; search from the last batch's end on."""
         taken = {cell.slot for cell in self._cells}
         if self._head > len(taken) + 2 * self._rows_now:
             self._head = 0

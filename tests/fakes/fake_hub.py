@@ -73,7 +73,7 @@ class FakeHub:
 
     @contextmanager
     def running(self) -> Iterator[Self]:
-        """Serve on a free port until the block ends."""
+        """Serve on a free port until the block ends, and yield this hub."""
         with serving(Starlette(routes=[Route("/{path:path}", self._answer)])) as self.address:
             yield self
 
