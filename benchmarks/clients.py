@@ -78,8 +78,8 @@ def main() -> None:
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("names", nargs="*", help="run only headings that begin with one of these")
-    parser.add_argument("--python", type=Path, default=Path(sys.executable), help="an interpreter that has the clients")
-    parser.add_argument("--folder", type=Path, help="where to run, with node_modules and a tokenizer")
+    parser.add_argument("--python", type=Path, default=Path(sys.executable), help="a Python with the clients")
+    parser.add_argument("--folder", type=Path, help="run in this folder; it has node_modules and a tokenizer")
     given = parser.parse_args()
     with (
         TemporaryDirectory() as home,

@@ -225,7 +225,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True, help="GGUF file with a ChatML template")
     parser.add_argument("--prompts", type=Path, default=PROMPTS, help='JSONL rows {"class": ..., "prompt": ...}')
     parser.add_argument("--each", type=int, default=12, help="prompts a class")
-    parser.add_argument("--tokens", type=int, default=128, help="tokens an answer may have")
+    parser.add_argument("--tokens", type=int, default=128, help="the most tokens of an answer")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--context", type=int, default=4864)
     parser.add_argument("--threads", type=int, default=0)

@@ -161,7 +161,7 @@ def main() -> None:
     parser.add_argument("--answers", type=int, default=16)
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=3600, help="no further question is begun after these")
+    parser.add_argument("--seconds", type=float, default=3600, help="begin no question after this time")
     parser.add_argument("--modes", nargs="+", default=list(MODES), choices=list(MODES))
     parser.add_argument("--strict", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)

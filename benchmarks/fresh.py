@@ -275,7 +275,7 @@ def measure(arguments: argparse.Namespace, known: Sequence[Row]) -> Iterator[Row
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, help="the GGUF file that answers")
-    parser.add_argument("--draft", type=Path, help="a small GGUF file, with which a llama-server answers too")
+    parser.add_argument("--draft", type=Path, help="a GGUF file; adds llama-server with this draft model")
     parser.add_argument("--contenders", default=QUICK, help="contenders, with commas; default: %(default)s")
     parser.add_argument(
         "--slow", default=SLOW, help="contenders for the first prompt of each class only; default: %(default)s"

@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("--models", required=True, help="GGUF files with recorded answers, with commas")
     parser.add_argument("--spec-bench", type=Path, required=True, help="Spec-Bench's question.jsonl")
     parser.add_argument("--half", choices=("tune", "report"), default="tune", help="the half of the questions")
-    parser.add_argument("--each", type=int, default=6, help="questions of a class and half")
+    parser.add_argument("--each", type=int, default=6, help="questions of each class and half")
     parser.add_argument("--limit", type=int, default=96, help="tokens of an answer")
     parser.add_argument("--cache", type=Path, default=CACHE, help="the folder of the records")
     arguments = parser.parse_args()

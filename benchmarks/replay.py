@@ -240,7 +240,7 @@ def main() -> None:
         "--model", type=Path, required=True, help="a GGUF file; with all answers recorded only its name is used"
     )
     parser.add_argument("--spec-bench", type=Path, required=True, help="Spec-Bench's question.jsonl")
-    parser.add_argument("--each", type=int, default=6, help="questions of a class and half")
+    parser.add_argument("--each", type=int, default=6, help="questions of each class and half")
     parser.add_argument("--limit", type=int, default=96, help="tokens of an answer")
     parser.add_argument("--half", choices=("tune", "report"), default="report", help="the half of the questions")
     parser.add_argument("--laws", default=SHOWN, help="parts of names of laws, with commas, or all")

@@ -243,7 +243,7 @@ def main() -> None:
     parser.add_argument("--contenders", default=",".join(CONTENDERS), help="contenders, with commas")
     parser.add_argument("--each", type=int, default=2, help="prompts of each client in a round")
     parser.add_argument("--limit", type=int, default=64, help="tokens of an answer")
-    parser.add_argument("--spread", type=float, default=0.0, help="how far the lengths of answers differ, 0 to 1")
+    parser.add_argument("--spread", type=float, default=0.0, help="change answers' lengths by up to this share")
     parser.add_argument("--rounds", type=int, default=2, help="rounds")
     parser.add_argument("--json", type=Path, default=Path("serving.jsonl"), help="add rows to this file")
     arguments = parser.parse_args()

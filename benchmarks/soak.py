@@ -351,7 +351,7 @@ def resident(process: int) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True, help="a model that lacli serve takes")
+    parser.add_argument("--model", required=True, help="MODEL of lacli serve")
     parser.add_argument("--requests", type=int, default=2000, help="requests")
     parser.add_argument("--clients", type=int, default=64, help="clients at once")
     parser.add_argument("--tokens", type=int, default=96, help="tokens of the longest answer")
