@@ -14,6 +14,7 @@ from lacli.bench.plan import Axes, Point, Task, by_class, points
 from lacli.bench.report import Format, Machine, as_json, machine_of, summary, table
 from lacli.bench.results import results
 from lacli.bench.rounds import Answer, Ask, Exchange, Rounds, Trial, time_answer
+from lacli.check.compare import possible_modes
 from lacli.engine.engine import Engine, SequenceOptions
 from lacli.engine.load import ModelEngine
 from lacli.engine.replicas import AnyContext
@@ -70,22 +71,21 @@ def compared(
             answer = make_answer(engine, competing, stack)
         deadline = request.begin + request.seconds
         rounds = Rounds(competing, tasks, make_ask(engine), answer, request.repetitions, deadline)
-        try:
-            if any(point.mode == "auto" for point in competing):
-                plan = MeasurePlan(seconds=min(6.0, request.seconds / 10))
-                engine.learn_cost(plan, request.state, screen.note)
-            if request.leave_out and engine.cost:
-                rounds.points = affordable(competing, engine.cost.at(0), screen)
-            screen.note("warming up")
-            rounds.warm_up()
-        except KeyboardInterrupt:
-            raise Interrupted("stopped before anything was compared") from None
+        if any(point.mode == "auto" for point in competing):
+            plan = MeasurePlan(seconds=min(6.0, request.seconds / 10))
+            engine.learn_cost(plan, request.state, screen.note)
+        if request.leave_out and engine.cost:
+            rounds.points = affordable(competing, engine.cost.at(0), screen)
+        screen.note("warming up")
+        rounds.warm_up()
         kinds, most = len(by_class(tasks)), max(task.max_tokens for task in tasks)
         of = f" of {kinds} classes" if kinds > 1 else ""
         prompts = f"{counted(sum(len(task.turns) for task in tasks), 'prompt')}{of} in turns"
         screen.note(f"{prompts}, answers of up to {counted(most, 'token')}, until {request.seconds:g} s are over")
         try:
-            _go_through(rounds, screen)
+            with screen.waiting() as say:
+                for _ in rounds:
+                    say(f"{max(deadline - perf_counter(), 0):.0f} s left")
         except KeyboardInterrupt:
             screen.note("stopped; the finished answers follow")
             rounds.interrupted = True
@@ -110,14 +110,7 @@ def finish(rounds: Rounds, machine: Machine, request: BenchRequest, screen: Scre
 
 def choose_points(engine: ModelEngine, axes: Axes, screen: Screen) -> list[Point]:
     """Return the points that `engine` can run, plain decoding first; the screen shows the others with the reason."""
-    modes: Sequence[ModeName] = axes.modes
-    base = engine.settings
-    if why := engine.model.chain_only:
-        back = 0 if base.strict else engine.max_rollback
-        only = f"chains of at most {back} drafted tokens are" if back else "plain decoding is"
-        screen.note(f"only {only} measured: {why}")
-        modes = [mode for mode in modes if mode != "lookahead"] if back else ["plain"]
-        base = base.constrained(max_rollback=back)
+    base, modes = possible_modes(engine, axes.modes, screen.note)
     found, skipped = points(replace(axes, modes=tuple(modes)), base, engine.model_settings)
     if skipped and not found[1:]:
         raise UsageError(f"no setting can run: {skipped[0]}", "try a smaller -W, -N or -G, or a larger -b")
@@ -171,14 +164,3 @@ def make_ask(engine: ModelEngine) -> Ask:
         return Exchange(task, len(answers), tuple(prompt), min(task.max_tokens, room)) if room >= 8 else None
 
     return ask
-
-
-def _go_through(rounds: Rounds, screen: Screen) -> None:
-    """Take all trials, and count the seconds on a status line."""
-    begin = perf_counter()
-    with screen.progress(max(round(rounds.deadline - begin), 0), "seconds") as advance:
-        shown = 0
-        for _ in rounds:
-            while shown < int(perf_counter() - begin):
-                shown += 1
-                advance()

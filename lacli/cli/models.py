@@ -12,7 +12,7 @@ import typer
 
 from lacli.cli import options
 from lacli.cli.options import model_names, with_groups
-from lacli.errors import Interrupted, LacliError, ModelLoadError, UsageError
+from lacli.errors import LacliError, ModelLoadError, UsageError
 from lacli.hub.names import Alias, HubModel, own_aliases, read_aliases, read_name
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings
@@ -158,10 +158,7 @@ def cost(
         with loading_model(screen, verbose=verbose) as loading:
             opened = model_class(settings)(path, settings, verbose=verbose, loading=loading)
         with opened:
-            try:
-                return measure_cost(opened, settings, plan, open_context, screen.note)
-            except KeyboardInterrupt:
-                raise Interrupted("stopped before the steps were measured") from None
+            return measure_cost(opened, settings, plan, open_context, screen.note)
 
     found, is_saved = cost_of(path, settings, plan, state_file(), measured, fresh=fresh, progress=screen.note)
     if not (found.is_usable or found.chain_only or chosen[1][-1] < LEAST_MEASURED):

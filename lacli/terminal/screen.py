@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from io import StringIO, TextIOWrapper
-from itertools import count
 from json import dumps
 from shutil import get_terminal_size
 from textwrap import fill
@@ -90,14 +89,6 @@ class Screen:
     def note(self, sentence: str) -> None:
         if not self.quiet:
             self.say(f"lacli: {sentence}", "dim")
-
-    @contextmanager
-    def progress(self, total: int, words: str) -> Iterator[Callable[[], None]]:
-        """Show `words` and a count up to `total` on a status line in the block. Yields a function that adds one."""
-        done = count(1)
-        with self.waiting() as say:
-            say(f"{words}: 0/{total:,}")
-            yield lambda: say(f"{words}: {next(done):,}/{total:,}")
 
     @contextmanager
     def waiting(self, *, shown: bool = True) -> Iterator[Callable[[str], None]]:

@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from lacli.check.compare import CheckResult, checked_modes
+from lacli.check.compare import CheckResult
 from lacli.check.report import as_json, as_lines, conclusion
 from lacli.engine.load import ModelEngine
 from lacli.llamacpp.sampling import SamplingSettings
@@ -84,4 +84,4 @@ def test_a_check_that_was_stopped_says_so_and_has_what_was_finished() -> None:
     assert [mode.settings.mode for mode in found.modes] == ["jacobi", "lookup"]
     assert said(ENGINE, found).startswith("Stopped early") and as_json(ENGINE, found)["stopped"]
     with pytest.raises(KeyboardInterrupt):
-        run_check(FakeContext, modes=checked_modes(DECODING, "lookahead"), progress=pressed)
+        run_check(FakeContext, modes=[DECODING], progress=pressed)

@@ -51,9 +51,9 @@ def test_a_mistake_ends_with_3(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("flags", "modes", "said"),
     [
-        ((), ["jacobi", "lookup", "auto"], "only chains of at most 8 drafted tokens are checked"),
-        (("-b", "6", "--mode", "auto"), ["auto"], "only chains of at most 4 drafted tokens are checked"),
-        (("--mode", "lookahead"), [], "no mode can be checked"),
+        ((), ["jacobi", "lookup", "auto"], "drafts of at most 8 tokens"),
+        (("-b", "6", "--mode", "auto"), ["auto"], "drafts of at most 4 tokens"),
+        (("--mode", "lookahead"), [], "no lookahead, and drafts of at most 8 tokens"),
     ],
 )
 def test_a_model_that_goes_back_along_chains_is_checked_without_lookahead(
