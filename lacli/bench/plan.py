@@ -56,8 +56,10 @@ class Point:
 
 
 def parse_names(text: str, known: Sequence[Name], kind: str) -> list[Name]:
-    """Return the comma-separated names in `text`, ordered as in `known`. Raises UsageError for any other name, which
-    the message calls a `kind`, such as "mode"."""
+    """Return the comma-separated names in `text`, ordered as in `known`.
+
+    Raises UsageError for any other name, which the message calls a `kind`, such as "mode".
+    """
     names = [name.strip() for name in text.split(",")]
     if unknown := [name for name in names if name not in known]:
         hint = did_you_mean(unknown[0], known, f"take one of {', '.join(known)}")
@@ -178,8 +180,10 @@ class Row(BaseModel):
 
 
 def tasks_of(prompts: str | None, classes: str | None) -> list[Task]:
-    """Return the tasks of the file `prompts` (None: lacli's own) whose class is in the comma-separated list `classes`
-    (None: all). Raises UsageError for an unknown class."""
+    """Return the tasks of the file `prompts`, None for lacli's own.
+
+    `classes`: a comma-separated list of the classes to take, None for all. Raises UsageError for an unknown class.
+    """
     tasks = read_tasks(prompts or str(files("lacli") / "data" / "bench_prompts.jsonl"))
     known = [*by_class(tasks)]
     names = known if classes is None else parse_names(classes, known, "prompt class")

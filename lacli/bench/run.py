@@ -120,8 +120,10 @@ def choose_points(engine: ModelEngine, axes: Axes, screen: Screen) -> list[Point
 
 
 def affordable(competing: Sequence[Point], cost: StepCost, screen: Screen) -> list[Point]:
-    """Return the points without jacobi and lookahead points whose half-full steps cost more plain steps than they can
-    give tokens. The screen shows the points left out."""
+    """Return the points without the ones that the screen names: they cost more plain steps than they can give tokens.
+
+    Only points of modes jacobi and lookahead are left out. The cost of a point is the cost of its half-full step.
+    """
     found = []
     for point in competing:
         times_plain = cost.relative(point.settings.max_rows // 2)
@@ -135,9 +137,11 @@ def affordable(competing: Sequence[Point], cost: StepCost, screen: Screen) -> li
 
 
 def make_answer(engine: ModelEngine, competing: Sequence[Point], stack: ExitStack) -> Answer:
-    """Return a function that decodes an answer of a point with a new engine. All points of a mode share a context;
-    plain decoding uses the context of `engine`, and `stack` closes the others. Raises ModelLoadError if a context does
-    not fit into memory."""
+    """Return a function that decodes an answer of a point with a new engine.
+
+    All points of a mode share a context; plain decoding uses the context of `engine`, and `stack` closes the others.
+    Raises ModelLoadError if a context does not fit into memory.
+    """
     on_backend = False if engine.sampler else engine.model.chooses
     contexts: dict[ModeName, AnyContext] = {"plain": engine.context}
     for mode in dict.fromkeys(point.mode for point in competing):

@@ -228,8 +228,10 @@ class Repl:
         return reply.end
 
     def _ask(self, typed: str, lines: Lines) -> None:
-        """Answer the message `typed` with the files of /read before it. If no answer comes, offer `typed` again and
-        keep the files."""
+        """Answer the message `typed` with the files of /read before it.
+
+        If no answer comes, offer `typed` again and keep the files.
+        """
         chat = self.commands.chat
         asked = len(chat.turns)
         try:

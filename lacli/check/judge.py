@@ -161,8 +161,11 @@ def accepted_rows(rows: Sequence[BatchRow], root: int, tokens: Sequence[int]) ->
 
 
 def _lay_out(rows: Sequence[BatchRow], kept: Sequence[int], tokens: Sequence[int], scratch: int) -> Batch:
-    """Return a batch of the shape of `rows`. Rows with an index in `kept` become a chain of `tokens` with id 0, all
-    others have id `scratch`. If the context has id 0 alone, the other rows come after the chain."""
+    """Return a batch of the shape of `rows`.
+
+    Rows with an index in `kept` become a chain of `tokens` with id 0, all others have id `scratch`. If the context has
+    id 0 alone, the other rows come after the chain.
+    """
     past = rows[0].position
     if past + len(kept) > len(tokens):
         raise Mismatch("a batch has more tokens than the text")

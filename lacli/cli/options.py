@@ -49,8 +49,10 @@ IN_FILE = "_in_file"
 
 
 def setting(*flags: str, **more: Any) -> Any:
-    """Return a Typer option with `flags`, whose default the environment variables of `variables` can set. `more`:
-    further arguments of `typer.Option`."""
+    """Return a Typer option with `flags`, whose default the environment variables of `variables` can set.
+
+    `more`: further arguments of `typer.Option`.
+    """
     return typer.Option(*flags, envvar=variables(*flags), show_envvar=False, **more)
 
 
@@ -113,8 +115,10 @@ def parameter(each: Option) -> Parameter:
 
 
 def group(make: Callable[..., Made], *options: Parameter) -> Callable[..., Made]:
-    """Return a function with the parameters `options`. It calls `make` with all that are not None, lists as tuples, and
-    raises UsageError if a text is given twice, as an option and as a file."""
+    """Return a function with the parameters `options`, which calls `make` with all that are not None, lists as tuples.
+
+    It raises UsageError if a text is given twice, as an option and as a file.
+    """
     # In an annotation Typer keeps the first flag as its default.
     flags = {each.name: each.annotation.__metadata__[0].default for each in options}
 
@@ -242,7 +246,9 @@ def names_model(text: str) -> bool:
 
 def model_path(model: str | None, screen: Screen, offline: bool = False) -> Path:
     """Return the file of `model`, None for the installed SmolLM2. A missing file is downloaded, unless `offline`.
-    Raises LacliError if no file is found."""
+
+    Raises LacliError if no file is found.
+    """
     from lacli.hub.download import find_model
     from lacli.hub.names import SMOLLM2, own_aliases, smollm2_file
 
@@ -393,7 +399,9 @@ class CachedLoading(Loading):
 
 
 def loading_group(make: type[Made], **drafting: Any) -> Callable[..., Made]:
-    """Return a group of options for `with_groups`, which makes a `Loading` by `make`. `drafting`: as in
-    `parameters_of`."""
+    """Return a group of options for `with_groups`, which makes a `Loading` by `make`.
+
+    `drafting`: as in `parameters_of`.
+    """
     decoding = group(decode_settings, preset, *parameters_of(DecodeSettings, **drafting))
     return with_groups(decode_settings=decoding, sampling=sampling_group, model_settings=engine_group)(make)

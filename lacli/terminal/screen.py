@@ -189,9 +189,11 @@ class Screen:
 
 @contextmanager
 def loading_model(screen: Screen, *, verbose: bool = False) -> Iterator[Callable[[float], None]]:
-    """Show a status line while the block loads a model; Ctrl-C then ends the process. From now on, after the block too,
-    a failed assertion of llama.cpp ends the process with one line. Yields a function that shows the loaded share of the
-    weights, 0 to 1. `verbose`: show llama.cpp's log instead."""
+    """Show a status line while the block loads a model; Ctrl-C then ends the process.
+
+    From now on, after the block too, a failed assertion of llama.cpp ends the process with one line. Yields a function
+    that shows the loaded share of the weights, 0 to 1. `verbose`: show llama.cpp's log instead.
+    """
     with ctrl_c_ends_at_once(), screen.waiting(shown=not verbose) as say:
         say("loading the model")
         end_at_abort(screen, "the model's file may be damaged: fetch it again")
