@@ -21,7 +21,7 @@ from lacli.llamacpp.library import version
 from lacli.llamacpp.settings import ModelSettings
 from lacli.report import describe_sampling
 from lacli.settings import DecodeSettings
-from lacli.terminal.input import PAGE
+from lacli.terminal.input import PAGE, terminal_columns
 from lacli.terminal.screen import wrapped
 from lacli.text.format import age_in_words, align_columns, counted, markdown
 
@@ -37,9 +37,6 @@ WHAT_TELLS = (
     f"A verdict needs {LEAST_PROMPTS} prompts, {LEAST_TOKENS} tokens a mode and an interval that excludes 1: "
     "give more --seconds, more prompts or longer answers (-n)."
 )
-
-CHEAP, DEAR = 1.5, 2.5
-"""Limits for a step of LEAST_MEASURED rows, in plain steps: up to CHEAP rows are cheap, above DEAR they are dear."""
 
 
 @dataclass(frozen=True)
@@ -222,10 +219,10 @@ def cost_json(path: Path, settings: ModelSettings, cost: Cost, *, is_saved: bool
     }
 
 
-def cost_lines(settings: ModelSettings, cost: Cost, age: float | None = None, *, width: int = 0) -> str:
+def cost_lines(settings: ModelSettings, cost: Cost, age: float | None = None) -> str:
     """Return a report of step costs: a heading, a table for each number of tokens before a step, and the findings.
 
-    `age`: seconds since the measurement, None for just now. `width`: columns of the terminal, 0 without one.
+    `age`: seconds since the measurement, None for just now.
     """
     when = datetime.fromtimestamp(cost.measured_at).strftime("%Y-%m-%d %H:%M")
     heading = [
@@ -236,14 +233,14 @@ def cost_lines(settings: ModelSettings, cost: Cost, age: float | None = None, *,
         ("measured", when if age is None else f"{when}, {age_in_words(age)} (--fresh measures again)"),
     ]
     titled = [
-        wrapped("\n".join(f"{name:9} {text}" for name, text in lines), width or PAGE)
+        wrapped("\n".join(f"{name:9} {text}" for name, text in lines), terminal_columns() or PAGE)
         for lines in (heading, findings(cost))
     ]
     return "\n\n".join([titled[0], *map(_cost_table, cost.by_context), titled[1]])
 
 
 def findings(cost: Cost) -> list[tuple[str, str]]:
-    """Return what the step costs mean, as pairs of a subject (rows, kind, lookahead, auto) and a sentence."""
+    """Return what the step costs mean, as pairs of a subject (rows, lookahead, auto) and a sentence."""
     if not cost.by_context:
         return [("rows", f"Not measured: {cost.chain_only}. Mode auto learns what rows cost from its own steps.")]
     wide = cost.by_context[0]
@@ -254,10 +251,7 @@ def findings(cost: Cost) -> list[tuple[str, str]]:
     costs = f"A step of {wide.max_rows} rows costs {_number(wide.relative(wide.max_rows))} plain ones."
     if (free := max(rows for rows in wide.measured if wide.relative(rows) <= 1.1)) > 1:
         costs = f"Steps of up to {free} rows cost hardly more than a step of one row. {costs}"
-    eight = wide.relative(LEAST_MEASURED)
-    kind = "cheap" if eight <= CHEAP else "dear" if eight > DEAR else "middle"
-    kinds = f"Rows are {kind} here: {LEAST_MEASURED} of them cost {eight:.2f} plain steps."
-    return [("rows", costs), ("kind", kinds), ("lookahead", _on_lookahead(wide)), ("auto", _on_auto(wide))]
+    return [("rows", costs), ("lookahead", _on_lookahead(wide)), ("auto", _on_auto(wide))]
 
 
 def _on_lookahead(step_cost: StepCost) -> str:

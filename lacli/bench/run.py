@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
-from pathlib import Path
 from time import perf_counter
 
 from lacli.auto.step_cost import MeasurePlan, StepCost
@@ -31,13 +30,12 @@ from lacli.text.format import counted
 class BenchRequest:
     """Prompts, the settings to compare, and the form of the report.
 
-    `state`: the file of measured step costs. `seconds`: for everything, from `begin` on, a time of `perf_counter`.
+    `seconds`: for everything, from `begin` on, a time of `perf_counter`.
     `each`: most prompts of a class. `repetitions`: most answers of a point to a prompt. None: no limit. `max_tokens`:
     limit of an answer, None for the task's own. `leave_out`: skip settings whose steps cost more than they can save.
     """
 
     tasks: tuple[Task, ...]
-    state: Path
     seconds: float
     axes: Axes = Axes()
     each: int | None = None
@@ -73,15 +71,13 @@ def compared(
         rounds = Rounds(competing, tasks, make_ask(engine), answer, request.repetitions, deadline)
         if any(point.mode == "auto" for point in competing):
             plan = MeasurePlan(seconds=min(6.0, request.seconds / 10))
-            engine.learn_cost(plan, request.state, screen.note)
+            engine.learn_cost(plan, screen.note)
         if request.leave_out and engine.cost:
             rounds.points = affordable(competing, engine.cost.at(0), screen)
         screen.note("warming up")
         rounds.warm_up()
-        kinds, most = len(by_class(tasks)), max(task.max_tokens for task in tasks)
-        of = f" of {kinds} classes" if kinds > 1 else ""
-        prompts = f"{counted(sum(len(task.turns) for task in tasks), 'prompt')}{of} in turns"
-        screen.note(f"{prompts}, answers of up to {counted(most, 'token')}, until {request.seconds:g} s are over")
+        most = counted(max(task.max_tokens for task in tasks), "token")
+        screen.note(f"answers of up to {most} to all prompts in turns, until {request.seconds:g} s are over")
         try:
             with screen.waiting() as say:
                 for _ in rounds:

@@ -52,16 +52,12 @@ def check(
     tasks = read_tasks(prompts or str(files("lacli") / "data" / "check_prompts.jsonl"))
     tasks = [task for group in by_class(tasks).values() for task in group[:each]]
     wanted = (loading.decode_settings.mode,) if "mode" in typed(called) else MODES[1:]
-    plain = replace(loading.decode_settings, mode="plain")
-    loading = replace(loading, decode_settings=plain, sampling=compare.fixed_seed(loading.sampling))
-    with loading.opened(model, PromptOptions(), screen) as engine:
+    with loading.as_reference.opened(model, PromptOptions(), screen) as engine:
         opened, model_settings = engine.model, engine.model_settings
         settings, possible = compare.possible_modes(engine, wanted, screen.note)
         modes = [fit_to_batch(replace(settings, mode=mode), model_settings) for mode in possible]
         for mode in modes:
             check_rows(mode, model_settings)
-        if not engine.sampling.greedy:
-            screen.note(f"sampling with seed {engine.sampling.seed}")
         asked = [engine.prompts.question(task.turns[0], task.system, raw=task.raw) for task in tasks]
         # Each mode opens its own context, and memory may not hold one more.
         engine.context.close()

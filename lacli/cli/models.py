@@ -151,7 +151,8 @@ def cost(
     screen = Screen(quiet=quiet)
     path = options.model_path(model, screen, offline)
     settings, fault = working_settings(settings)
-    screen.notes([fault] if fault else [], [])
+    if fault:
+        screen.note(fault)
     settings = choose_library(path, settings)
 
     def measured() -> Cost:
@@ -165,7 +166,4 @@ def cost(
         what = "the machine is too busy, or too slow, to time steps of enough rows"
         raise LacliError(what, "try again when other programs are idle, or give more --seconds")
     age = time() - found.measured_at if is_saved else None
-    columns = terminal_columns()
-    screen.line(
-        cost_json(path, settings, found, is_saved=is_saved) if json else cost_lines(settings, found, age, width=columns)
-    )
+    screen.line(cost_json(path, settings, found, is_saved=is_saved) if json else cost_lines(settings, found, age))

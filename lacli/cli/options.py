@@ -342,6 +342,12 @@ class Loading:
     prompt_cache: str | None = field(default=None, init=False)
     prompt_cache_ro: bool = field(default=False, init=False)
 
+    @property
+    def as_reference(self) -> Loading:
+        """The settings for plain decoding, with a fixed seed instead of a random one: a comparison can be repeated."""
+        sampling = replace(self.sampling, seed=7) if self.sampling.seed < 0 else self.sampling
+        return replace(self, decode_settings=replace(self.decode_settings, mode="plain"), sampling=sampling)
+
     @contextmanager
     def opened(
         self,
@@ -362,7 +368,6 @@ class Loading:
         from lacli.engine.load import open_engine
         from lacli.engine.prompt_cache import PromptCache
         from lacli.terminal.screen import loading_model
-        from lacli.text.records import state_file
         from lacli.text.template import read_variables
 
         path = model_path(model, screen, self.offline)
@@ -383,8 +388,9 @@ class Loading:
         with opened as engine:
             if measure and engine.slots > 1 and engine.settings.mode == "auto" and not engine.cost:
                 screen.note(f"measuring what steps cost here, about {SERVING.seconds:g} s; --no-measure leaves it out")
-                engine.learn_cost(SERVING, state_file(), screen.note)
-            screen.notes(engine.notes, engine.warnings)
+                engine.learn_cost(SERVING, screen.note)
+            for sentence in engine.notes:
+                (screen.warn if sentence in engine.warnings else screen.note)(sentence)
             if self.prompt_cache:
                 engine.cache = PromptCache(self.prompt_cache, engine, screen.note, read_only=self.prompt_cache_ro)
             yield engine

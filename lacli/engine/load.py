@@ -182,10 +182,10 @@ class ModelEngine(Engine, Closing):
         self.context.clear()
         return Cost(by_context, change_s, plan)
 
-    def learn_cost(self, plan: MeasurePlan, state: Path, progress: Callable[[str], None]) -> None:
-        """Use the step costs in the file `state`; if they do not cover `plan`, measure and save them."""
+    def learn_cost(self, plan: MeasurePlan, progress: Callable[[str], None]) -> None:
+        """Use the saved step costs; if they do not cover `plan`, measure and save them."""
         measured = partial(measure_cost, self.model, self.model_settings, plan, open_context, progress)
-        cost, _ = cost_of(self.model.path, self.model_settings, plan, state, measured, progress=progress)
+        cost, _ = cost_of(self.model.path, self.model_settings, plan, state_file(), measured, progress=progress)
         self.use_cost(cost)
 
     def adapt(self, decode_settings: DecodeSettings, sampling: SamplingSettings) -> bool:

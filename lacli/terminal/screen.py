@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from io import StringIO, TextIOWrapper
@@ -77,11 +77,6 @@ class Screen:
         """Print a text, or an object as one line of JSON, on stdout."""
         text = content if isinstance(content, str) else dumps(content, ensure_ascii=False)
         self._put(f"{printable(text, lines=True) if self._on_terminal else text}\n")
-
-    def notes(self, sentences: Iterable[str], warnings: Collection[str]) -> None:
-        """Print `sentences` on stderr; if quiet, only sentences that are in `warnings` too."""
-        for sentence in sentences:
-            (self.warn if sentence in warnings else self.note)(sentence)
 
     def warn(self, sentence: str) -> None:
         self.say(f"lacli: {sentence}")

@@ -56,7 +56,7 @@ def test_ctrl_c_prints_what_was_finished() -> None:
     env = {"TTY_INTERACTIVE": "1"}
     flags = ("--classes", "edit,code", "-n", "64", "--modes", "lookup", "-o", "md")
     terminal = on_terminal("bench", *flags, env=env)
-    terminal.expect("prompts of 2 classes")
+    terminal.expect("to all prompts in turns")
     terminal.expect(r"\d+ s left")
     terminal.sendintr()
     done = finish(terminal)
