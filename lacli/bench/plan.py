@@ -15,7 +15,7 @@ from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field,
 from pydantic_core import from_json
 
 from lacli.errors import LacliError, UsageError, reason_of
-from lacli.llamacpp.settings import ModelSettings, check_rows, fit_to_batch
+from lacli.llamacpp.settings import ModelSettings, fit_to_batch
 from lacli.settings import MODES, DecodeSettings, ModeName
 from lacli.terminal.input import STDIN
 from lacli.text.files import MAX_TEXT
@@ -95,7 +95,6 @@ def points(axes: Axes, base: DecodeSettings, model_settings: ModelSettings) -> t
         own = {name: each[name] for name in SIZES.get(mode, ())}
         try:
             settings = fit_to_batch(replace(base, mode=mode, **own), model_settings)
-            check_rows(settings, model_settings)
         except UsageError as error:
             skipped[f"{_label(mode, each)}: {error.what}"] = None
         else:

@@ -11,7 +11,7 @@ import typer
 from lacli.cli import options
 from lacli.cli.options import Loading, PromptOptions, typed, with_groups
 from lacli.errors import Interrupted, UsageError
-from lacli.llamacpp.settings import ContextSize, check_rows, fit_to_batch
+from lacli.llamacpp.settings import ContextSize, fit_to_batch
 from lacli.settings import MODES
 
 Predict = Annotated[
@@ -56,8 +56,6 @@ def check(
         opened, model_settings = engine.model, engine.model_settings
         settings, possible = compare.possible_modes(engine, wanted, screen.note)
         modes = [fit_to_batch(replace(settings, mode=mode), model_settings) for mode in possible]
-        for mode in modes:
-            check_rows(mode, model_settings)
         asked = [engine.prompts.question(task.turns[0], task.system, raw=task.raw) for task in tasks]
         # Each mode opens its own context, and memory may not hold one more.
         engine.context.close()
