@@ -33,7 +33,7 @@ class Lines(Protocol):
 
     def edit(self, text: str) -> None:
         """Let the user edit `text` as the beginning of the next line. Does nothing without line editing."""
-        ...
+        return
 
 
 def open_lines(status: Callable[[int], str], history: Path | None, color: Switch) -> Lines:
