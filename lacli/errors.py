@@ -7,7 +7,7 @@ from __future__ import annotations
 
 
 class LacliError(Exception):
-    """An error that the user can fix. `what`: what happened. `hint`: what to do, or "". Both have one line."""
+    """An error to show the user. `what`: what happened. `hint`: what to do, or "". Both have one line."""
 
     exit_code = 1
 

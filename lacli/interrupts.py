@@ -57,7 +57,7 @@ def ctrl_c_ends_at_once() -> Iterator[None]:
 def second_ctrl_c_ends(merge_s: float = 0.0) -> AbstractContextManager[None]:
     """End the process at the second Ctrl-C in the block. The first raises KeyboardInterrupt after llama.cpp's call.
 
-    `merge_s`: seconds after a counted SIGINT in which others are not counted, as `timeout` sends two.
+    `merge_s`: seconds after a counted SIGINT in which others are not counted, since `timeout` sends two.
     """
     return _listening(endured=1, merge_s=merge_s)
 

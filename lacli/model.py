@@ -40,15 +40,15 @@ SAMPLED = {"temperature": "temp", "top_k": "top_k", "top_p": "top_p", "min_p": "
 
 
 class AnswerOptions(TypedDict, total=False):
-    """Options of one answer. If an option is missing or None, the default from `load` applies.
+    """Options of one answer. Sampling options that are missing or None have the defaults from `load`.
 
-    `max_tokens`: -1 for as many as the context allows. `stop`: one or several texts that end the answer. `temperature`,
-    `top_k`, `top_p`, `min_p`, `seed`, `grammar` (GBNF), `json_schema` (a text, a mapping or a pydantic class): as in
-    SamplingSettings. `sampling`: all sampling settings at once; other options override its fields. `system`: the system
-    prompt before a question. `raw`: continue the prompt as it stands, without the chat template. `logprobs`: keep the
-    log probability of each token, and of the N most probable tokens at its position. `drawn_logprobs`: after all
-    samplers, instead of the model's own. `prompt_logprobs`: with `logprobs`, also the model's own log probabilities of
-    the prompt's tokens, except the first.
+    `max_tokens`: -1, the default, for as many as the context allows. `stop`: one or several texts; the answer ends
+    before them. `temperature`, `top_k`, `top_p`, `min_p`, `seed`, `grammar` (GBNF), `json_schema` (a text, a mapping or
+    a pydantic class): as in SamplingSettings. `sampling`: all sampling settings at once; other options override its
+    fields. `system`: the system prompt before a question. `raw`: continue the prompt as it stands, without the chat
+    template. `logprobs`: N, to keep the log probability of each token and of the N most probable at its position.
+    `drawn_logprobs`: keep log probabilities after all samplers, instead of the model's own. `prompt_logprobs`: with
+    `logprobs`, also keep the model's own log probabilities of the prompt's tokens, except the first.
     """
 
     max_tokens: int | None
@@ -121,7 +121,7 @@ class Model(Closing):
         return self.set_up(Stream(self.worker, self), prompt, options)
 
     async def agenerate(self, prompt: str, **options: Unpack[AnswerOptions]) -> Answer:
-        """Return the answer to a prompt in a coroutine. For several prompts at once use `asyncio.gather`."""
+        """Return the answer to a prompt in a coroutine. Raises as `generate` does. Use `asyncio.gather` for several."""
         if not isinstance(prompt, str):
             raise UsageError(f"the prompt is {prompt!r:.60}", "agenerate takes a text; asyncio.gather answers several")
         return await self.astream(prompt, **options).answer()
@@ -135,7 +135,7 @@ class Model(Closing):
         return AsyncStream(self.worker, self, partial(self.set_up, prompt=prompt, given=options))
 
     def tokenize(self, prompt: Prompt, *, system: str = "", raw: bool = False) -> list[int]:
-        """Return a prompt's or conversation's tokens, with the template's. Options and errors are as in `stream`."""
+        """Return the tokens of a prompt or conversation in the chat template. Options and errors are as in `stream`."""
         with self._asking:
             self.engine.model.check_open()
             return self._prompt_tokens(prompt, system, raw=raw)
@@ -230,10 +230,10 @@ def load(
     """Load a model: a GGUF file, or a name as for `lacli run`. A hub model that is not in the cache is downloaded.
 
     `mode`, `window`, `ngram`, `guesses`, `strict`: as in DecodeSettings; W, N or G without a mode means lookahead.
-    `context`: cells for all sequences together; by default each sequence may have as many as in `lacli run`, if memory
-    allows. `threads`: 0 for one a core. `gpu_layers`: -1 for all. These arguments override the fields of
-    `decode_settings` and `model_settings`. `parallel`: answers decoded at a time; by default four, or one with `strict`
-    or devices of other machines. `sampling`: the default for answers.
+    `context`: cells for all sequences together. By default each of `parallel` sequences has the trained tokens, at most
+    8192, or fewer if memory is short. `threads`: 0 for one a core. `gpu_layers`: -1 for all. These arguments override
+    the fields of `decode_settings` and `model_settings`. `parallel`: answers decoded at a time; by default four, or one
+    with `strict` or devices of other machines. `sampling`: the default for answers.
 
     `template`: the name of a bundled chat template, a file or a Jinja text. "": the model's own, or a bundled one if it
     has none (`engine.notes` says which). None: prompts are continued as they are. `template_variables`: further

@@ -62,7 +62,7 @@ class Mode:
     def grow(self, tokens: Sequence[int], max_rows: int) -> Tree:
         """Return the tree of the next step: the last of `tokens` (the whole sequence), and drafts after this token.
 
-        `max_rows`: the most nodes, 1 or more. If the cache has too few cells, the next call repeats it with fewer.
+        `max_rows`: the most nodes, 1 or more. `grow` is called again with fewer if the cache has too few cells.
         """
         raise NotImplementedError
 

@@ -72,7 +72,7 @@ class NgramPool:
         return reversed(bucket)
 
     def draft(self, token: int, length: int) -> list[int]:
-        """Return at most `length` tokens after `token`: of its latest n-gram, then of the last token's, and so on."""
+        """Return up to `length` tokens after `token`: its latest n-gram, and on from the last token in the same way."""
         draft: list[int] = []
         while len(draft) < length and (bucket := self._by_key.get(token)):
             draft.extend(islice(next(reversed(bucket)), length - len(draft)))

@@ -129,7 +129,7 @@ class AnswerSettings:
 
 @dataclass(frozen=True)
 class Constraints:
-    """Restrictions of steps, which the model needs or `--strict` (`strict_settings`).
+    """Restrictions of steps, for the model (`restrict_to_chain`) or for `--strict` (`strict_settings`).
 
     `max_rollback`: drafted tokens that the model can take back after a step. -1: any number, and trees of drafts.
     Otherwise each step drafts one chain of at most this length. `ordered`: a sequence's cells must lie in the order of
@@ -186,13 +186,13 @@ class DecodeSettings:
     def for_slots(self, count: int) -> DecodeSettings:
         """Return the settings for each of `count` slots of one context.
 
-        In mode auto, `leaves` shrinks until llama.cpp's ids suffice. Raises UsageError if the ids do not suffice.
+        In mode auto, `leaves` shrinks to fit llama.cpp's ids. Raises UsageError if the slots need more ids than exist.
         """
         if count == 1:
             return self
         chosen, others = self, ", and so does mode auto"
         if self.mode == "auto":
-            # One id of each slot is left over.
+            # Each slot leaves one of its share of llama.cpp's ids unused.
             leaves = max(min(self.leaves, MAX_SEQUENCES // count - 2), 1)
             chosen, others = replace(self, leaves=leaves), ""
         if (needed := count * chosen.ids) > MAX_SEQUENCES:
@@ -203,9 +203,9 @@ class DecodeSettings:
 
     @property
     def deepest(self) -> int:
-        """Most drafted tokens that a lookahead step can accept: N-1 of an n-gram, or W+N-3 of the window.
+        """Most drafted tokens that a lookahead step can accept: the larger of N-1 (n-gram) and W+N-3 (window).
 
-        The window's tokens are accepted only if the model's choices after them are read for other paths.
+        A window's path has logits only at its end, so it is accepted only if other paths share its earlier tokens.
         """
         return max(self.ngram - 1, self.window + self.ngram - 3)
 

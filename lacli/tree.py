@@ -110,7 +110,7 @@ class Tree:
         return 0
 
     def child(self, node: int, token: int) -> int | None:
-        """Return the child of `node` with this token; None if it is absent, or the choice after it is not read."""
+        """Return the child of `node` with this token; None if absent, or if the choice after the child is not read."""
         below = self._children[node].get(token)
         return below if below is not None and self.verified[below] else None
 

@@ -20,7 +20,7 @@ class Window:
     """
 
     def __init__(self, width: int, ngram: int, tokens: Sequence[int], guesses: Sequence[int] = ()) -> None:
-        """`width`: W. `ngram`: N. `guesses`: tokens of the first positions; random ones of `tokens` fill the rest."""
+        """`width`: W. `ngram`: N. `guesses`: tokens after the input, in order; random `tokens` fill the rest."""
         self._random, self._tokens = Random(WINDOW_SEED), tokens
         known = [0, *guesses]
         self.rows = [

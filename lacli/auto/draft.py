@@ -16,7 +16,7 @@ DECAY, EXPECTED_TRIES, MAX_RATE = 0.98, 6.0, 0.999
 weighs as much as this many drafts. MAX_RATE: the largest rate, below 1. Source: docs/internals/auto.md."""
 
 MAX_OVERDRAFT = 8.0
-"""The most plain steps by which a step may exceed `max_cost`, if twice as many more tokens are expected (auto.md)."""
+"""The most plain steps that `Limits.allow` adds to `max_cost`. Source: docs/internals/auto.md."""
 
 
 class HitRates:
@@ -84,7 +84,7 @@ class Draft:
         self._offer()
 
     def take(self) -> bool:
-        """Add the next node, if `chance` is above 0. Return False, without the node, if no branch is left for it."""
+        """Add the next node; `chance` must be above 0. Drop the node and return False if no branch is left for it."""
         negative, _, parent, followers = heappop(self._waiting)
         is_branch = parent in self._parents
         if is_branch and not self._branches_left:

@@ -30,10 +30,10 @@ SHARE = 0.01
 
 MARGIN, EXTRA_MARGIN, AMPLE_BALANCE = 1.08, 0.3, 4.0
 """MARGIN: the least expected speed of a step with drafts; 1 is plain decoding's, and hit rates are a little too high.
-EXTRA_MARGIN: added to it at a balance of 0, and a part of it up to AMPLE_BALANCE."""
+EXTRA_MARGIN: added to MARGIN at a balance of 0; less is added up to AMPLE_BALANCE, then nothing."""
 
 LIKELY = 0.7
-"""The least probability of a likely draft. If it is not used, it is counted, or it tests the saved step costs."""
+"""The least probability of a likely draft. It tests untested step costs; `passed_over` counts steps without it."""
 
 REGAINED, MAX_REGAINED = 0.25, 6.0
 """Plain steps that a plainly decoded token of a long copy adds to a balance below 0, and the most in one sequence."""
@@ -157,7 +157,7 @@ class Auto(Mode):
         return Draft(self._sources, growing.tokens, leaves, rows - 1)
 
     def _draft_all(self, drafts: Sequence[tuple[Auto, Draft, Tree]], step: SharedStep, limits: Limits) -> None:
-        """Add to the trees the drafts that save time, or else one likely token that tests saved step costs."""
+        """Add to the trees the drafts that save time, or else one likely token if step costs are untested."""
         likely = [draft.chance >= LIKELY for _, draft, _ in drafts]
         counts, cost = best_step([draft for _, draft, _ in drafts], step.sequences, limits)
         if any(likely) and not any(counts) and self.experience.costs.needs_test and not step.has_prompt:

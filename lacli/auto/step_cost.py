@@ -41,7 +41,7 @@ MIN_COST = 1e-3
 """The least cost of a further row in plain steps. It is above 0, since later times correct it by a factor."""
 
 JUMP, FIRST_JUMP, NOTICEABLE = 1.5, 2.0, 0.05
-"""JUMP: the most times its expected time that a step can take; the rest is a delay from outside. FIRST_JUMP: the same
+"""JUMP: a step's time counts up to this multiple of the expected time; the rest is outside delay. FIRST_JUMP: the same
 for the first step of a size. NOTICEABLE: a larger relative change of a size's time corrects the other sizes too."""
 
 WRONG = 2.0
@@ -219,8 +219,8 @@ class StepCostModel:
         """Return two lists by the rows of a step: the step's cost, and the least cost per further row, as `slopes`.
 
         `plain_rows`: rows of a step without drafts, whose cost is the unit. `prompt_rows`: rows of prompts in the step,
-        which the indices do not count. Without them, a step with drafts and other rows than the last step costs
-        `change` more, and twice as much after a plain step.
+        which the indices do not count. Without prompt rows, a step with drafts and not `last_rows` rows costs `change`
+        more, or twice `change` after a plain step.
         """
         base, costs, slopes = self.relative[plain_rows + prompt_rows], self.relative, self.slopes
         if base != 1:

@@ -132,10 +132,10 @@ class SuffixSource(Source):
             latest[previous, token] = here + 1
             previous = token
 
-    def _search(self, tokens: Sequence[int], here: int, latest: int) -> tuple[int, int]:
-        """Return the index after the longest match of the tokens up to `here`, from `latest` back, and its length."""
+    def _search(self, tokens: Sequence[int], here: int, end: int) -> tuple[int, int]:
+        """Return the index after the longest match of the tokens up to `here`, and its length. `end`: of `_chained`."""
         found, longest = 0, MIN_MATCH - 1
-        for place in self._chained(latest):
+        for place in self._chained(end):
             length, most = 0, min(place, MAX_COMPARED)
             while length < most and tokens[place - 1 - length] == tokens[here - length]:
                 length += 1

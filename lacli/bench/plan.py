@@ -218,8 +218,8 @@ def read_tasks(path: str) -> list[Task]:
 def read_lines(path: str, say: Callable[[str], object] | None = None) -> Iterator[tuple[str, object]]:
     """Yield for each line that is not blank its place (file:line), and its JSON value or a LacliError if it has none.
 
-    `path`: `-` is stdin. `say`: with it, a file may also have one plain prompt a line, about which `say` gets a
-    sentence. Raises LacliError for an unreadable file and for a line that is too long.
+    `path`: `-` is stdin. With `say`, a file that begins with neither { nor [ has a plain prompt a line: `say` gets a
+    sentence, and the values are {"prompt": line}. Raises LacliError for an unreadable file and for too long a line.
     """
     try:
         from_stdin = path == STDIN

@@ -255,12 +255,12 @@ def findings(cost: Cost) -> list[tuple[str, str]]:
 
 
 def _on_lookahead(step_cost: StepCost) -> str:
-    """Return a sentence: the tokens a step that make lookahead, at default sizes, as fast as plain decoding."""
+    """Return a sentence: how many tokens per step make lookahead, at default sizes, as fast as plain decoding."""
     settings = DecodeSettings(mode="lookahead")
     name = f"W={settings.window} N={settings.ngram} G={settings.guesses}"
     # Costs are extrapolated as far as twice the largest measured step.
     if settings.max_rows > 2 * step_cost.max_rows:
-        return f"Whether {name} pays is not known: its steps have {settings.max_rows} rows."
+        return f"Whether {name} saves time is not known: steps of its {settings.max_rows} rows were not measured."
     needed = step_cost.relative(settings.max_rows)
     return f"{name} needs {needed:.1f} tokens a step to break even; it can bring at most {settings.max_step_tokens}."
 
@@ -270,7 +270,7 @@ def _on_auto(step_cost: StepCost) -> str:
     least = [(rows, step_cost.relative(rows)) for rows in (2, 4, 8, 16, 32) if rows <= step_cost.max_rows]
     named = [f"{_number(max(cost, 1.0))} for {rows} rows" for rows, cost in least if cost < rows]
     if not named:
-        return "Mode auto, the default, decodes plainly here: no step can bring what it costs."
+        return "Mode auto, the default, decodes plainly here: rows cost at least a plain step each."
     return f"Mode auto, the default, drafts only if it expects more tokens a step than: {', '.join(named)}."
 
 

@@ -24,7 +24,7 @@ STUDENT = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.26
 
 @dataclass(frozen=True)
 class Ratio:
-    """A speed in multiples of plain decoding's, from `prompts` prompts. `low`, `high`: 95% interval, None below 3."""
+    """A speed in multiples of plain decoding's. `low`, `high`: its 95% interval, None with fewer than 3 `prompts`."""
 
     value: float
     low: float | None = None
@@ -68,7 +68,7 @@ class Answered:
 
     @property
     def is_identical(self) -> bool:
-        """Whether the point's answers equal plain decoding's, up to the shorter one's end: the time may cut one."""
+        """Whether the point's answers equal plain decoding's as far as both go: the deadline may cut an answer."""
         expected = self.plain[0].ids
         return all(common_prefix(each.ids, expected) == min(len(each.ids), len(expected)) for each in self.trials)
 
@@ -95,7 +95,6 @@ class BenchResult:
 
     @cached_property
     def sums(self) -> RunStatistics:
-        """Statistics over the steps of all trials."""
         found = RunStatistics()
         for trial in self.trials:
             for step in trial.steps:

@@ -89,7 +89,7 @@ def time_answer(
 class Rounds:
     """The trials of all points on all exchanges. Each step of an iteration over the object adds one trial.
 
-    `points`: plain decoding first. `repetitions`: most answers of a point to an exchange; None for all that begin
+    `points`: plain decoding first. `repetitions`: limit of a point's answers to an exchange, None for all that begin
     before `deadline`, a time of `perf_counter`. `left_out`: tasks that are too long for the context. `trials`: by
     indices of point and exchange. `prompt_token_s`, `token_s`: seconds a token of the last prefill, and of each point's
     last answer.
@@ -171,7 +171,7 @@ class Rounds:
             able.pop()
 
     def _answer(self, number: int, able: Sequence[int], turn: int) -> Iterator[None]:
-        """Answer exchange `number` by points `able`: the first two, then the rest; an odd `turn` reverses both.
+        """Answer exchange `number` by points `able`: the first two, then the rest. An odd `turn` reverses each group.
 
         Raises TimeUp after an answer cut by the deadline, and before an answer whose prefill would end too late.
         """

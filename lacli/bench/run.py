@@ -30,9 +30,9 @@ from lacli.text.format import counted
 class BenchRequest:
     """Prompts, the settings to compare, and the form of the report.
 
-    `seconds`: for everything, from `begin` on, a time of `perf_counter`.
-    `each`: most prompts of a class. `repetitions`: most answers of a point to a prompt. None: no limit. `max_tokens`:
-    limit of an answer, None for the task's own. `leave_out`: skip settings whose steps cost more than they can save.
+    `seconds`: for everything, from `begin` on, a time of `perf_counter`. `each`, `repetitions`: limits of prompts a
+    class and of a point's answers to a prompt; None: no limit. `max_tokens`: limit of an answer, None for the task's
+    own. `leave_out`: skip settings whose steps cost more than they can save.
     """
 
     tasks: tuple[Task, ...]
@@ -116,9 +116,9 @@ def choose_points(engine: ModelEngine, axes: Axes, screen: Screen) -> list[Point
 
 
 def affordable(competing: Sequence[Point], cost: StepCost, screen: Screen) -> list[Point]:
-    """Return the points without the ones that the screen names: they cost more plain steps than they can give tokens.
+    """Return the points without jacobi and lookahead points that are too slow. The screen shows the points left out.
 
-    Only points of modes jacobi and lookahead are left out. The cost of a point is the cost of its half-full step.
+    A point is too slow if a step of half its `max_rows` costs more plain steps than a full step can give tokens.
     """
     found = []
     for point in competing:
@@ -155,7 +155,7 @@ def make_answer(engine: ModelEngine, competing: Sequence[Point], stack: ExitStac
 
 
 def make_ask(engine: ModelEngine) -> Ask:
-    """Return a function: it makes a task's next turn, or gives None if less than 8 cells are left for the answer."""
+    """Return a function that makes a task's next turn from its earlier answers, or None if under 8 cells are left."""
 
     def ask(task: Task, answers: Sequence[str]) -> Exchange | None:
         history = list(zip(task.turns, answers, strict=False))

@@ -80,14 +80,14 @@ def parse(line: str) -> tuple[Entry, str] | None:
 
 
 def message_of(line: str) -> str:
-    """Return a message without the spaces that a user types before a slash, so that the line is no command."""
+    """Return the message in `line`. Spaces before a slash, which make the line a message for `parse`, are removed."""
     return line.lstrip() if line.lstrip().startswith("/") else line
 
 
 def is_open(text: str) -> bool:
     """Return whether `text` begins with triple quotes that are not closed yet.
 
-    Quotes close in the first line or at the end of `text`; inside, triple quotes come in pairs (docstrings).
+    The closing quotes are in the first line or end the text. Triple quotes inside come in pairs, as in docstrings.
     """
     if not text.startswith(QUOTES) or text.split("\n")[0].count(QUOTES) % 2 == 0:
         return False

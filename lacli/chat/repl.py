@@ -76,7 +76,7 @@ class PipedLines(Lines):
         return decode(b"\n".join(lines), f"the message in line {first} of standard input")
 
     def _line(self, sign: str = "> ") -> bytes:
-        """Return the next line without its line break. `sign`: printed before if `asks`. Raises EOFError at the end."""
+        """Return the next line without its line break. If `asks`, print `sign` first. Raises EOFError at the end."""
         if self._asks:
             print(sign, end="", file=sys.stderr, flush=True)
         try:
@@ -109,8 +109,8 @@ class Repl:
     def run(self, lines: Lines, first: str = "") -> None:
         """Read and answer lines until the input or a command ends the chat. `first`: a message to answer before, or "".
 
-        Errors are shown; only an OutputError is raised if not `interactive`. Raises Interrupted after Ctrl-C at the
-        prompt, if `interactive` after the second.
+        Errors are shown. Raises Interrupted after the second Ctrl-C at the prompt. If not `interactive`, raises
+        OutputError, and Interrupted after any Ctrl-C.
         """
         while True:
             try:

@@ -115,8 +115,6 @@ KEYS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class ChatSettings(AnswerSettings):
-    """All settings that /set can change."""
-
     decode_settings: DecodeSettings = DecodeSettings()
     sampling: SamplingSettings = SamplingSettings()
 

@@ -28,7 +28,7 @@ FORMAT, VERSION, SAVED = "lacli chat", 2, "saved"
 """The format, version and event in a chat's first line."""
 
 MESSAGE = TypeAdapter(Message)
-"""Reads all other lines."""
+"""Reads the lines after a chat's first line."""
 
 
 class Head(BaseModel):
@@ -151,7 +151,7 @@ class Log(Closing):
 
 
 def read_chat(path: str | Path) -> SavedChat:
-    """Return the last chat of a file that has messages; if none has, the last chat. Damaged lines are left out.
+    """Return a file's last chat with messages, or its last chat if none has messages. Damaged lines are left out.
 
     A damaged last line is not reported: a log may end within a line. Raises LacliError if the file holds no chat.
     """

@@ -30,7 +30,7 @@ class Difference:
 
     `at`: index among the generated tokens. `plain`, `other`: the token of plain decoding and of the mode, None after
     the end. `margin`: plain decoding's logit of `plain` less its logit of `other`. `rounding`: the largest difference
-    between its logits and the replay's. `verdict`: unclear if the replay's bits may differ from the run's, as on a GPU.
+    of the replay's logits from plain decoding's. `verdict`: unclear if a replay's bits may differ from the run's (GPU).
     """
 
     at: int
@@ -110,8 +110,8 @@ def replay(
 ) -> Iterator[Floats]:
     """Decode `prompt` and `text` again in the shapes of the context's recorded batches; clears the context.
 
-    Yields the logits, (vocabulary,), after the prompt and each token of `text`, which hold until the next. `steps`: the
-    tokens of each recorded step; the first ones are `text`. Raises Mismatch if the batches cannot have given them.
+    Yields the logits, (vocabulary,), after the prompt and after each token of `text`, valid until the next. `steps`:
+    the tokens of each recorded step; joined, they begin with `text`. Raises Mismatch if the batches cannot give them.
     """
     recorded, tokens, taken = context.decoded, [*prompt, *text], iter(steps)
     scratch = 1 if context.ids > 1 else 0
@@ -156,10 +156,9 @@ def accepted_rows(rows: Sequence[BatchRow], root: int, tokens: Sequence[int]) ->
 
 
 def _lay_out(rows: Sequence[BatchRow], kept: Sequence[int], tokens: Sequence[int], scratch: int) -> Batch:
-    """Return a batch of the shape of `rows`.
+    """Return a batch of the shape of `rows`. The rows with an index in `kept` become a chain of `tokens` with id 0.
 
-    Rows with an index in `kept` become a chain of `tokens` with id 0, all others have id `scratch`. If the context has
-    id 0 alone, the other rows come after the chain.
+    The other rows have id `scratch`; if this is 0, their positions follow the chain.
     """
     past = rows[0].position
     if past + len(kept) > len(tokens):

@@ -56,7 +56,7 @@ def doctor() -> None:
 
 
 def check_library() -> Finding:
-    """Load llama.cpp (broken if it cannot be loaded), and test its kernels in a child process (better if some fail)."""
+    """Load llama.cpp; a child process tests its kernels. State "broken" if loading fails, "better" if a test fails."""
     try:
         from lacli.llamacpp import probe
         from lacli.llamacpp.library import version

@@ -105,7 +105,7 @@ def remove(models: Models, yes: Yes = False, quiet: options.Quiet = False) -> No
 
 
 def find_to_remove(name: str, aliases: Mapping[str, Alias]) -> LocalModel:
-    """Return the model in the hub's cache that `name` means. Raises LacliError if it means none there, or several."""
+    """Return the model in the hub's cache that `name` means. Raises LacliError if `name` means none or several."""
     from lacli.hub.cache import cached_models, matching
 
     wanted = read_name(name, aliases)
@@ -134,7 +134,7 @@ def cost(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Measure the time of steps of many rows, save it, and say how many tokens a step lookahead needs to be faster."""
+    """Measure the time of steps of many rows, save it, and say how many tokens per step make lookahead faster."""
     from lacli.auto.model_cost import cost_of, measure_cost
     from lacli.auto.step_cost import LEAST_MEASURED, ROWS, MeasurePlan
     from lacli.bench.plan import parse_numbers

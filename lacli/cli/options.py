@@ -49,10 +49,7 @@ IN_FILE = "_in_file"
 
 
 def setting(*flags: str, **more: Any) -> Any:
-    """Return a Typer option with `flags`, whose default the environment variables of `variables` can set.
-
-    `more`: further arguments of `typer.Option`.
-    """
+    """Return `typer.Option(*flags, **more)` with a default that an environment variable can set (`variables`)."""
     return typer.Option(*flags, envvar=variables(*flags), show_envvar=False, **more)
 
 
@@ -69,7 +66,7 @@ def parameters_of(
 ) -> list[Parameter]:
     """Return a Typer option for each field of `settings` with a help text. An option that is not given is None.
 
-    `only`, `without`: names of fields to take (() for all) and to leave out. `shown`: defaults in the help by field.
+    `only`, `without`: names of fields to take (() for all) and to leave out. `shown`: the help's default by field name.
     """
     return [
         parameter(replace(each, shown=shown.get(each.name, each.shown)))
@@ -106,7 +103,7 @@ def parameter(each: Option) -> Parameter:
     elif not shown and each.default is not False and each.default not in (None, "", ()):
         shown = str(each.default)
     declare = setting if each.variable else typer.Option
-    # Typer would put a default of its own in parentheses.
+    # Typer would show this default in parentheses.
     told = f"{each.help}  [default: {shown}]" if shown else each.help
     # Typer would take 0.1 ms to look at the annotations of each callback.
     check = lambda context, given, value: None if value is None else _checked(each, context, given, value)  # noqa: E731
@@ -361,8 +358,8 @@ class Loading:
     ) -> Iterator[ModelEngine]:
         """Load `model`, and yield an engine that renders prompts as `question` says.
 
-        `slots`: sequences that a worker decodes at a time, None for one in the caller's thread. `often_alone`: usually
-        one runs. `measure`: with several slots in mode auto, measure step costs that are not saved yet.
+        `slots`: sequences that a worker decodes at a time, None for one in the caller's thread. `often_alone`: mostly
+        one sequence runs. `measure`: with several slots in mode auto, measure step costs that are not saved yet.
         """
         from lacli.auto.model_cost import SERVING
         from lacli.engine.load import open_engine
@@ -405,9 +402,6 @@ class CachedLoading(Loading):
 
 
 def loading_group(make: type[Made], **drafting: Any) -> Callable[..., Made]:
-    """Return a group of options for `with_groups`, which makes a `Loading` by `make`.
-
-    `drafting`: as in `parameters_of`.
-    """
+    """Return a function for `with_groups` that makes a `Loading` by `make`. `drafting`: passed to `parameters_of`."""
     decoding = group(decode_settings, preset, *parameters_of(DecodeSettings, **drafting))
     return with_groups(decode_settings=decoding, sampling=sampling_group, model_settings=engine_group)(make)

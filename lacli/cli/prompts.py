@@ -110,7 +110,7 @@ def answers_in(name: str | None, rows: Sequence[PromptRow], screen: Screen) -> I
 
 
 class AskedRow(Sampled, Row):
-    """One row, or its `body` in OpenAI's batch format. `tools` and `logit_bias` are read only to refuse them."""
+    """A prompt's row, or its `body` in OpenAI's batch format. `tools` and `logit_bias` are read only to refuse them."""
 
     messages: list[Message] = Field(default=[], min_length=1)
     max_tokens: int = Field(0, ge=1, validation_alias=AliasChoices("limit", "max_completion_tokens", "max_tokens"))
@@ -219,7 +219,7 @@ def answer_file(
 async def _answer_all(
     model: Model, rows: Sequence[PromptRow], left: Sequence[int], lines: Answers, say: Callable[[str], None]
 ) -> str:
-    """Answer rows `left` (indices): add each line to `lines` and `say` how many. Returns number and speed in words."""
+    """Answer rows `left` (indices); for each add a line to `lines`, and `say` how many. Returns a summary in words."""
     begin, done, tokens, indices, engine = perf_counter(), 0, 0, iter(left), model.engine
 
     async def answer_next() -> None:

@@ -19,7 +19,7 @@ HEADROOM = 16
 """A sequence gets cells only if this many more than its tokens are free: otherwise it would soon lose them again."""
 
 MIN_SHARED = 64
-"""The fewest tokens that are shared with a running sequence, or waited for: as rows they cost several plain steps."""
+"""The fewest tokens for which a sequence shares cells or waits to share them: as rows they cost several plain steps."""
 
 MOST_IDLE, IDLE_SHARE = 4, 1 / 4
 """The most idle slots that keep cells (one always does), and their share of all cells if idle cells cost time."""
@@ -29,7 +29,7 @@ class Admission:
     """The slots of a context, each a range of sequence ids, and the sequences in the order of their arrival.
 
     `ids`: sequence ids of each slot. `limit`: the most tokens of a sequence. `shares`: whether sequences may share
-    cells. A call for a slot has only ids of the slot, so that no sequence can change another sequence's cells.
+    cells. A sequence call changes ids of one slot only, so no sequence can change another sequence's cells.
     """
 
     def __init__(self, context: Context, slots: int, ids: int, limit: int, *, shares: bool) -> None:
@@ -50,9 +50,9 @@ class Admission:
         return max(self._slots, key=lambda slot: slot.last_use) if number is None else self._slots[number]
 
     def refill(self, slot: Cells, tokens: Sequence[int], fill: Callable[[int], bool] = lambda first: True) -> None:
-        """Empty an idle slot, and fill it with `tokens` whose cells `fill` writes.
+        """Empty an idle slot, and fill it with `tokens`, whose cells `fill` writes.
 
-        `fill`: takes the slot's first id, returns whether the cells fit. Raises UsageError if not, or for a used slot.
+        `fill`: takes the slot's first id; False if cells are too few. Raises UsageError then, or if the slot is in use.
         """
         if slot not in self.idle:
             raise UsageError("the slot is in use by an answer", "try again when this has ended")
@@ -66,8 +66,8 @@ class Admission:
     def take_slot(self, prompt: Sequence[int], *, reuses: bool) -> Cells:
         """Choose an idle slot for a prompt, and cut its cache back to the tokens that are the prompt's beginning.
 
-        With `reuses`, this is a slot with at least half of its tokens in common. Without such a slot it is an empty
-        slot, or else the longest unused slot, which is emptied.
+        `reuses`: of slots whose cache is at least half such tokens, choose the slot with the most. Without such a slot,
+        choose an empty slot, or else empty the longest unused slot.
         """
         common = {slot: slot.common(prompt[:-1]) if reuses else 0 for slot in self.idle}
         alike = [slot for slot in common if slot.past and 2 * common[slot] >= slot.past]
@@ -78,7 +78,7 @@ class Admission:
         return slot
 
     def free_slot(self, sequence: TokenSequence) -> None:
-        """Remove a sequence. Its slot keeps its cells. If too many idle slots do so, the longest unused lose theirs."""
+        """Remove a sequence; its slot keeps its cells. Empty the longest unused slots above MOST_IDLE or IDLE_SHARE."""
         sequence.cells.last_use = 1 + max(slot.last_use for slot in self._slots)
         self.sequences.remove(sequence)
         filled = [slot for slot in self.idle if slot.past]
@@ -118,7 +118,7 @@ class Admission:
         return True
 
     def empty_oldest(self, kept: Cells | None = None) -> bool:
-        """Empty the longest unused idle slot, else a waiting sequence's, but not `kept`. False if none has tokens."""
+        """Empty the longest unused idle slot, or the first waiting sequence's, not `kept`. False if these are empty."""
         waiting = (each.cells for each in self.sequences if not each.has_cells)
         slot = next((slot for slot in (*self.idle, *waiting) if slot.past and slot is not kept), None)
         if slot:

@@ -71,7 +71,7 @@ class AnswerText:
         seed: int | None = None,
         warnings: Sequence[str] = (),
     ) -> None:
-        """`bytes_of`, `controls`: as in `TextStream`. Others: as in `Answer`; a verifier extends the `logprobs`."""
+        """`bytes_of`, `stops`, `controls`: of `TextStream`. The others: of `Answer`; a verifier extends `logprobs`."""
         self._engine = engine
         self._logprobs, self.prompt_logprobs = logprobs, prompt_logprobs
         self._stream = TextStream(bytes_of, stops, controls)

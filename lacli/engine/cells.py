@@ -49,7 +49,7 @@ class Cells:
         return common if common >= self.whole else 0
 
     def room(self, tokens: Sequence[int]) -> int:
-        """Return the most rows of the next step's tree, without rows of the sequence's tokens that the cache lacks."""
+        """Return the most rows of the next step's tree, by `limit` and by the batch rows that missing tokens leave."""
         missing = len(tokens) - 1 - self.past
         return min(self.limit - (len(tokens) - 1), self._context.batch_rows - missing)
 
@@ -78,7 +78,7 @@ class Cells:
     def commit(self, nodes: Sequence[int], *, ordered: bool) -> None:
         """After a decoded step, keep the cells of the input and of the accepted `nodes`, and remove all others.
 
-        `ordered`: keep only nodes before the first rejected draft, whose cells are in the order of the sequence.
+        `ordered`: also remove accepted nodes after the first rejected one, so that cells are in the sequence's order.
         """
         if ordered:
             nodes = [row for place, row in enumerate(nodes, start=1) if row == place]
@@ -121,7 +121,7 @@ class Cells:
         self.source, self.whole = other, other.whole
 
     def unshare(self) -> None:
-        """Remove all cells from all ids but the first. The next tree with an id shares them with the id again."""
+        """Remove all cells from all ids but the first. `lay_out_step` shares them again with the ids of its tree."""
         self._synced = [0] * len(self._ids)
         for each in self._ids[1:]:
             self._context.remove(each, 0, ALL)
@@ -131,7 +131,7 @@ class Cells:
 
         `used`: the tree's ids that may have such positions; None for all ids. Each id can cost a walk over all cells.
         """
-        # A recurrent model has one id a slot and does not know -1.
+        # A recurrent model has one id a slot and takes no -1.
         if self._owns_all and len(self._ids) > 1:
             return self._context.remove(ALL, position, ALL)
         ids = self._ids if used is None else [self.first_id + each for each in used]

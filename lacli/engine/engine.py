@@ -40,7 +40,7 @@ class SequenceOptions:
     """How one sequence is decoded.
 
     `max_tokens`: the most tokens after the prompt, -1 for no limit. `verifier`: chooses the tokens; None chooses the
-    most probable. `score`: called for each token of the prompt but the first; then the whole prompt is decoded.
+    most probable. `score`: called for each token of the prompt but the first; with it, no token is reused.
     """
 
     max_tokens: int = -1
@@ -55,7 +55,7 @@ GREEDY = SequenceOptions()
 class Progress(NamedTuple):
     """One event of a sequence: a step, or its end without a step (`step` is None).
 
-    `error`: the error that ended the sequence, or None. `sequence`: None if a request ended before it had a slot.
+    `error`: what ended the sequence, or None. `sequence`: None if a request ended without a slot or with its worker.
     """
 
     sequence: TokenSequence | None
@@ -93,7 +93,7 @@ class Engine:
         self.switch_context(context, settings)
 
     def switch_context(self, context: Context, settings: DecodeSettings) -> None:
-        """Decode in another context from now on, which is emptied. Call it only while there are no sequences."""
+        """Empty another context, and decode in it from now on. Call this only while there are no sequences."""
         self.context = context
         # With -c, a single sequence may exceed the trained tokens; several sequences share -c.
         longest = self._longest or context.trained_tokens
@@ -261,7 +261,7 @@ class Engine:
     def _book(
         self, sequence: TokenSequence, was_prefilled: bool, found: Step | SamplingError, begin: float
     ) -> Progress:
-        """Return the progress of a sequence after a step, and end it if `found` does. `begin`: when the step began."""
+        """Return a sequence's progress after a step that began at `begin`. An error or last step ends the sequence."""
         reads = not was_prefilled
         if isinstance(found, SamplingError):
             self._end(sequence)
@@ -293,8 +293,8 @@ class Engine:
         """Choose the sequences that take the next step, and the prompt chunks of other sequences.
 
         With several slots, the last chunk of a prompt and the sequence's first step are one batch. Chunks and steps of
-        other sequences take turns if a batch of both would be slower than two batches. They also do if a prompt is
-        scored: its rows need logits, which few rows of a batch have.
+        other sequences take turns if a batch of both would be slower than two batches. They also take turns if a
+        prompt is scored, since only few rows of a batch can have logits.
         """
         able = [each for each in self.sequences if each.has_cells]
         if len(able) == 1 and able[0].is_prefilled:

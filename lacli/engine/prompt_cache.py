@@ -105,7 +105,7 @@ class PromptCache:
             self._size = 0
 
     def save(self, engine: ModelEngine) -> None:
-        """Write the slot used last if it is longer than the file or shares under half of it. Raises as `save_slot`."""
+        """Write the latest slot if it is longer than the file or lacks over half of the file. Raises as `save_slot`."""
         slot, before = engine.admission.slot(), len(self._tokens)
         tokens = slot.tokens[: slot.past]
         is_kept = self._read_only or len(tokens) <= before <= 2 * common_prefix(self._tokens, tokens)

@@ -64,7 +64,7 @@ class PromptWriter:
         return with_one_bos(rendered, self._model.bos(), adds_bos=self._model.adds_bos)
 
     def marked(self, content: str, role: str) -> str:
-        """Return a message with marked names of control tokens, so that they stay text, except around reasoning."""
+        """Return a message with names of control tokens marked as text, except an answer's tags around reasoning."""
         if role != "assistant" or not self._reasoning_names:
             return self._control_names.marked(content)
         pieces = mark_reasoning([Piece(content)])

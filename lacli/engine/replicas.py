@@ -2,7 +2,7 @@
 
 A branch is a sequence id: a window column or a candidate. Each step's branches are dealt evenly among the replicas. A
 row goes to every replica with a branch through this row, such as the input or row 0 of the window (Figure 3 of the
-paper). A replica decodes the accepted tokens that it lacks before its next rows.
+paper). Before its next rows a replica decodes the accepted tokens that it lacks.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class ReplicaContext(Closing):
             getattr(replica.context, "interrupt", bool)()
 
     def _settle(self) -> None:
-        """Interrupt all replicas, and wait until none decodes, also through further Ctrl-C. Then caches may change."""
+        """Interrupt all replicas, and wait until none decodes, also through further Ctrl-C, so caches can change."""
         left = {thread.submit(bool) for thread in self._threads}
         while left:
             with suppress(KeyboardInterrupt):
@@ -173,7 +173,7 @@ class ReplicaContext(Closing):
 def deal_rows(rows: Sequence[Row], count: int) -> list[list[Row]]:
     """Return `count` parts of a step's rows with about equally many branches. Branches that share rows stay together.
 
-    The input (the first row whose choice is read) and the rows before it are in every part. One branch is not divided.
+    The input (the first row whose choice is read), the rows before it and a single branch are in every part.
     """
     root = next(place for place, row in enumerate(rows) if row.output)
     # A step with the sequence's own id and one branch's cannot be divided.
@@ -224,7 +224,7 @@ AnyContext = DecodingContext | ReplicaContext
 
 
 class Weights(Closing):
-    """The weights of a model's replicas, one by default, which opens contexts for them.
+    """The weights of a model's replicas, one by default. `open` opens a context with all of them.
 
     `plans`: the settings of each replica. `model`: the first replica's weights and vocabulary.
     """
@@ -249,7 +249,7 @@ class Weights(Closing):
         return ["+".join(plan.devices) for plan in self.plans] if len(self.plans) > 1 else []
 
     def open(self, size: ContextSize, *, backend_greedy: bool | None) -> AnyContext:
-        """Return a context of all replicas, or of the first alone if steps of this `size` have no branches."""
+        """Open a context of all replicas, or of the first if `size.ids` is 1. `backend_greedy`: as in LlamaContext."""
         plans = self.plans if size.ids > 1 else self.plans[:1]
         with ExitStack() as stack:
             opened = []

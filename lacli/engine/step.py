@@ -32,9 +32,9 @@ class TokenSequence:
     it, except tokens that have to be decoded again. `prefill`: how many tokens the cache needs before the next step.
     `verifier`: chooses tokens, None for greedy decoding. `remaining`: how many tokens may still be added, None for no
     limit. `has_cells`: False until enough cells are free. `reused`: how many prompt tokens the cache had when the
-    sequence first got cells, None before. `prompt_s`: seconds from `added`, a `perf_counter` time, to the first step.
+    sequence first got cells, None before. `prompt_s`: seconds from `added` (by `perf_counter`) to the prefill's end.
     `finish`: why the sequence has ended, None before. `is_suspect`: whether it was in a step with a NumbersError.
-    `score`: called for each prompt token, None if the prompt is not scored.
+    `score`: called for each prompt token but the first, None if there is nothing to score.
     """
 
     tokens: list[int]

@@ -78,7 +78,7 @@ class Request(Closing):
         self._worker.remove(self)
 
     def note_prompt(self) -> None:
-        """Put the number of decoded prompt tokens into the queue, if it has grown; first the number of reused ones."""
+        """Queue statistics of the prompt if more of it is decoded. The first are of the reused tokens alone."""
         sequence, total = self.sequence, len(self.prompt)
         known = self._read.prompt_tokens if self._read else -1
         if sequence is None or sequence.reused is None or known == total:
@@ -298,7 +298,7 @@ class Worker(Closing):
 
     @property
     def _reason(self) -> Exception:
-        """A new error for a reader: `failure`, or that the model is closed. A shared one's traceback would grow."""
+        """A copy of `failure`, or of "the model is closed", for one reader. A shared error's traceback would grow."""
         reason = self.failure or LacliError("the model is closed", "load it again")
         return copy(reason).with_traceback(reason.__traceback__)
 

@@ -218,7 +218,7 @@ def remove(model: LocalModel) -> int:
     strategy = info.delete_files(*chosen)
     with silent_library():
         strategy.execute()
-    # The folder goes only if no content is left: it may be an unfinished download of another program.
+    # Keep the folder if content is left: the content may be an unfinished download of another program.
     if {*files} <= {*gone} and not any(repo.repo_path.glob("blobs/*")):
         shutil.rmtree(repo.repo_path, ignore_errors=True)
     if left := [file.file_path for file in chosen if os.path.lexists(file.file_path)]:

@@ -147,7 +147,7 @@ def _read_line(line: str, folder: Path) -> Alias:
 
 
 def _read_target(text: str, folder: Path) -> str:
-    """Return `text` as `Alias.repository`, a path made absolute from `folder`. Raises ValueError for other texts."""
+    """Return `text` as `Alias.repository`; a path becomes absolute, from `folder`. Raises ValueError if invalid."""
     if text.startswith(PREFIX) and _hub_model(text):
         return text
     if text.endswith(".gguf"):
@@ -233,7 +233,7 @@ def _stem(file: str) -> str:
 
 
 def with_quant(names: Iterable[str], quant: str) -> list[str]:
-    """Return the models among `names` with `quant` before a dot or hyphen; if a whole word in some, only these."""
+    """Return the models with `quant` before a dot or hyphen. If it is a whole word in some, return only these."""
     pattern = re.compile(re.escape(quant) + "[.-]", re.IGNORECASE)
     found = [name for name in models(names) if pattern.search(name)]
     # "F16." also matches BF16 files.
@@ -242,7 +242,7 @@ def with_quant(names: Iterable[str], quant: str) -> list[str]:
 
 
 def choose(names: Iterable[str], quant: str, repository: str) -> list[str]:
-    """Return the files to fetch for `quant`, the file to open first. "": DEFAULT_QUANTS, or else the first model.
+    """Return the files to fetch for `quant`, first the file to open. With "": DEFAULT_QUANTS, or else the first model.
 
     `names`: the repository's files. Raises ModelLoadError if no file or several match, or a part is missing.
     """

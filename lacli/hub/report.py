@@ -50,7 +50,7 @@ class Inventory:
         return [model for model in self.models if model.path == wanted]
 
     def sizes(self, alias: Alias) -> tuple[int, int]:
-        """Return the bytes of the file and of running it, from the only file on this disk or the alias; 0: unknown."""
+        """Return (file bytes, bytes to run) of the alias's only model on this disk, else as in `alias`; 0: unknown."""
         here = self.here(alias)
         if len(here) == 1 and (header := here[0].header):
             return here[0].size, running_memory(header)
@@ -72,7 +72,7 @@ def take_inventory(own: Path, say: Callable[[str], None] | None = None) -> Inven
 
 
 def inventory_json(found: Inventory) -> dict[str, Any]:
-    """Return the JSON object of `lacli list`. `size`, `memory`: bytes, null if unknown. `last_used`: UTC."""
+    """Return the JSON object of `lacli list`. `size`, `memory` to run: bytes. `last_used`: UTC text. Unknown: null."""
     return {
         "cache": str(found.cache),
         "models": [_model_json(model) for model in found.models],

@@ -203,7 +203,7 @@ class IkContext(DecodingContext):
         return not others or self._decode_here(Batch(len(others)).set_rows(*zip(*others, strict=True)))
 
     def _is_faster_apart(self, rows: int, past: int) -> bool:
-        """Return whether the reader decodes a chunk of `rows` tokens sooner; `past` tokens come before the chunk."""
+        """Return whether the reader decodes `rows` tokens sooner than this context; `past` tokens come before them."""
         return rows * (int(self._view.used_cells) - past) > STEP_COST + MOVE_COST * past
 
     def _read_apart(self, reader: IkContext, rows: Sequence[BatchRow]) -> None:

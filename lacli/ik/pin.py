@@ -1,10 +1,10 @@
 """The pin: one occupied cell, so that ik_llama.cpp's attention reaches all cells of several sequences.
 
 Attention reads cells up to a bound from `llama_kv_cache_cell_max`. This function goes down from the end of the cache,
-looking only at the last cell of each block of 32. Above the first occupied one, it looks at one more block. So every
-cell is read if the highest occupied last cell of a block lies at most one block below the highest cell. New rows come
-right after the highest cell or below it, so no batch skips a last cell. But an ended sequence or a rejected draft may
-free this cell. So the pin, an extra sequence id, owns it too. With 4 sequences, measured: docs/internals/measured.md.
+looking only at the last cell of each block of 32. If this cell is occupied, it checks each cell of the block above, and
+ends. So every cell is read if the highest occupied last cell of a block lies at most one block below the highest
+occupied cell. New rows come right after this cell or below it, so no batch skips a last cell. But an ended sequence or
+a rejected draft may free a last cell. So the pin, an extra sequence id, owns it too (docs/internals/measured.md).
 """
 
 from __future__ import annotations

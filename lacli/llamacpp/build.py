@@ -44,7 +44,7 @@ def sound_kind() -> str:
 
 
 def rebuild_command(kind: str = "") -> str:
-    """Return the shell command that rebuilds llama.cpp for this Python and GPU. `kind`: a further key of CMAKE."""
+    """Return the shell command to rebuild llama.cpp for this Python and GPU. `kind`: "" or one more key of CMAKE."""
     arguments = " ".join(CMAKE[each] for each in dict.fromkeys((gpu_kind(), kind)) if each)
     pip = f"{shlex.quote(PYTHON)} -m pip install --force-reinstall --no-cache-dir '{REQUIREMENT}'"
     return f'CMAKE_ARGS="{arguments}" {pip}' if arguments else pip

@@ -49,7 +49,7 @@ MIXED_ROWS_ON_CPU = 63
 class DecodingContext(Closing):
     """A Context that decodes with one llama_context. A subclass fills in the parameters and calls `_open` with them.
 
-    `max_rollback`: most drafted tokens that can be removed after a step; -1 for any number, and for trees.
+    `max_rollback`: most drafted tokens that can be removed after a step. -1: any number, and drafts can be trees.
     """
 
     max_rollback = -1
@@ -127,7 +127,7 @@ class DecodingContext(Closing):
         self.calls += 1
         status = self._decoded(prefills=not batch.wanted or rows - batch.wanted >= CHUNK_ROWS)
         if status == 0:
-            # llama.cpp keeps the state after each row, but none before the first row. They serve one rollback.
+            # llama.cpp keeps the state after each row, but none before the first row. The states serve one rollback.
             self._snapshots = min(self.max_rollback, rows - 1)
             return True
         if status == 1:
@@ -195,7 +195,7 @@ class DecodingContext(Closing):
         return best, map(logits.item, range(len(best)), best.tolist())
 
     def _rows_at(self, pointer: Any) -> npt.NDArray[np.float32]:
-        """Return the (outputs, vocabulary) array at `pointer`. Views are kept: each takes as long as reading a row."""
+        """Return a (outputs, vocabulary) view of `pointer`, kept since a new view takes as long as reading a row."""
         assert self._batch is not None, "nothing is decoded yet"
         address = ctypes.addressof(pointer.contents)
         if address not in self._views:
@@ -205,7 +205,7 @@ class DecodingContext(Closing):
 
     @contextmanager
     def _interruptible(self) -> Iterator[None]:
-        """Raise KeyboardInterrupt if Ctrl-C or `interrupt` stops the decode in this block. Its rows must be removed."""
+        """Raise KeyboardInterrupt if Ctrl-C or `interrupt` stops the block's decode. The rows must then be removed."""
         self._interrupted = False
         callback = self._api.ggml_abort_callback(lambda _: self._interrupted)
         with ctrl_c_calls(self.interrupt):
@@ -309,7 +309,7 @@ class LlamaContext(DecodingContext):
     def _add_samplers(self, parameters: Any) -> None:
         """Add a sampler chain for each id to `parameters`: the GPU then returns a row's best token and its logit only.
 
-        A row without a chain would return all raw logits. So would llama.cpp's greedy sampler; temperature 0 does not.
+        Each chain is a sampler of temperature 0. Without it, or with llama.cpp's greedy sampler, all logits are copied.
         """
         configs = (lib.llama_sampler_seq_config * self.ids)()
         for sequence, config in enumerate(configs):
@@ -323,7 +323,7 @@ class LlamaContext(DecodingContext):
 
 
 def max_rollback(model: LlamaModel, model_settings: ModelSettings) -> int:
-    """Return how many drafted tokens can be removed after a step: -1 for any number, and for trees; 0 for none."""
+    """Return how many drafted tokens can be removed after a step. 0: none. -1: any number, and drafts can be trees."""
     if not model.chain_only:
         return -1
     # llama.cpp needs the rows of a rollback and one more in one ubatch, and aborts otherwise.
@@ -342,7 +342,7 @@ def can_give_way(settings: ModelSettings) -> bool:
     """Return whether decodes may use fewer threads while other programs are busy (`ThreadsInUse`).
 
     False if flash attention reads plain cells: its sums depend on the number of threads; over Q8_0 cells they do not.
-    False with a GPU or BLAS, which compute large batches even with -ngl 0: idle threads would look slowed down.
+    False with a GPU or BLAS: even with -ngl 0 it computes large batches, and idle CPU threads would look slowed down.
     """
     has_plain_cells = not {settings.cache_type_k, settings.cache_type_v}.isdisjoint(PLAIN_CACHE_TYPES)
     is_split = settings.attention(on_gpu=False) != "off" and has_plain_cells

@@ -53,7 +53,7 @@ def deal_devices(settings: ModelSettings, available: Sequence[Device]) -> list[t
     each, left = divmod(len(names), settings.replicas)
     if left or not each:
         what = f"--replicas {settings.replicas} cannot share {', '.join(names)} evenly"
-        raise UsageError(what, "name the same number of devices for each: --device CUDA0,CUDA1")
+        raise UsageError(what, "name the same number of devices for each replica: --device CUDA0,CUDA1")
     return [named(names[start : start + each], available) for start in range(0, len(names), each)]
 
 

@@ -27,7 +27,7 @@ SPLIT = re.compile(r"(?P<stem>.*)-(?P<part>\d{5})-of-(?P<parts>\d{5})\.gguf")
 class GgufFile(NamedTuple):
     """The header of one GGUF file. `tensors`: name, ggml's type (q4_K) and number of elements of each tensor.
 
-    `keys`: metadata, but of an array of texts only its length, as KEY.length. `header_size`: its bytes in the file.
+    `keys`: metadata by key; an array of texts has only KEY.length, the number of texts. `header_size`: in bytes.
     """
 
     keys: Mapping[str, Any]
@@ -52,7 +52,7 @@ class Header:
 
     `parameters`: elements of all tensors. `file_type`: Q4_K_M for example, or the type of most parameters.
     `weights`: bytes after the headers. `size`: bytes of the files. `trained_tokens`: longest sequence of the training.
-    `heads`, `kv_heads`: one number for all layers, or one a layer. `cell_values`: numbers in a KV cell of all layers.
+    `heads`, `kv_heads`: one number for all layers, or one a layer. `cell_values`: how many numbers a KV cell has.
     """
 
     architecture: str

@@ -63,7 +63,7 @@ class Log:
         self.buffers.clear()
 
     def last_error(self) -> str:
-        """Return the oldest of the last 3 error lines, which names the cause, without the C function. Drop all 3."""
+        """Return the cause, the oldest of the last 3 error lines, without its C function; or a default. Drop all 3."""
         line = self._errors[0] if self._errors else "llama.cpp gives no reason"
         self._errors.clear()
         return " ".join(line.split(": ", 1)[-1].split())
@@ -115,9 +115,9 @@ def on_abort(report: Callable[[str], None]) -> None:
 
 
 def abort_error(message: str, hint: str) -> LacliError:
-    """Return the error for a user about ggml's abort `message`. `hint`: what to do, unless an RPC server has ended."""
+    """Return the error for a user about ggml's abort `message`. `hint`: what to do; unused if an RPC server ended."""
     if "Remote RPC server crashed" in message:
-        return LacliError("an RPC server went away", "start it again there, and then this")
+        return LacliError("an RPC server has ended", "start it again there, and then run this command again")
     return LacliError(f"llama.cpp cannot go on: {message.rsplit('/', 1)[-1]}", hint)
 
 
@@ -143,7 +143,7 @@ def free_with(owner: object, free: Callable[..., object], *arguments: object) ->
 
 
 def switch_tiles(on: bool) -> None:
-    """Switch the tiled kernels of this process; only the first call counts. Raises LacliError for off after on."""
+    """Switch the kernels of TILED_SWITCH. Once off, they stay off; once on, switching them off raises LacliError."""
     if os.environ.setdefault(TILED_SWITCH, "1" if on else "0") != "0" and not on:
         raise LacliError("--strict comes too late: this process uses other kernels", "open the strict model first")
 

@@ -87,7 +87,7 @@ def with_threads(settings: ModelSettings, replicas_on_cpu: int = 1) -> ModelSett
 
 
 OBSERVED_S = 0.25
-"""Seconds of decoding after which the threads' share of the cores is judged: a few slow steps of the 0.5B."""
+"""Seconds of decoding after which the threads' share of the cores is judged: a few slow steps of a 0.5B model."""
 
 RETRY_S = 10.0
 """Seconds until all threads are tried again. A try that fails lasts once or twice OBSERVED_S."""
@@ -96,7 +96,7 @@ RETRY_S = 10.0
 class ThreadsInUse:
     """Decides how many threads the next decode uses, its `count`: fewer while other programs take the cores.
 
-    If all threads had less than MIN_CORE_SHARE of their cores, `count` is the number of cores they had, for RETRY_S.
+    If all threads together got less than MIN_CORE_SHARE of their cores, `count` is the cores they got, for RETRY_S.
     """
 
     def __init__(self, threads: int) -> None:
@@ -125,7 +125,7 @@ ONE_LIMIT = Lock()
 
 @contextmanager
 def bounded_by_free_memory() -> Iterator[None]:
-    """Make allocations beyond the free memory fail in this block, on Linux, which would kill the process later."""
+    """On Linux, make allocations beyond the free memory fail in this block, so that the process is not killed later."""
     try:
         import resource
 

@@ -39,8 +39,8 @@ class LlamaModel(Closing):
 
     `parameters`, `size`: elements and bytes of all weights. `trained_tokens`: longest sequence of the training.
     `default_limit`: most tokens of a sequence without -c. `vocabulary`: number of tokens. `chain_only`: why drafts
-    must be chains of at most `max_rollback` tokens, "" if they can be trees. `window`: the last tokens that some layers
-    attend to, 0 if all layers see all tokens. `scaled_from`: cells above which positions may be scaled, 0 for never.
+    must be chains of at most `max_rollback` tokens, "" if they can be trees. `window`: how many last tokens some
+    layers see, 0 if all layers see all tokens. `scaled_from`: cells above which positions may be scaled, 0 for never.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class LlamaModel(Closing):
 
     @property
     def description(self) -> str:
-        """Architecture, size and type: "qwen2 1.5B Q4_K - Medium". The size is the file's, for llama.cpp guesses it."""
+        """Architecture, size and type: "qwen2 1.5B Q4_K - Medium". The file tells the size; llama.cpp's is a guess."""
         buffer = ctypes.create_string_buffer(256)
         lib.llama_model_desc(self.handle, buffer, len(buffer))
         architecture, _, kind = buffer.value.decode("utf-8", "replace").split(" ", 2)
@@ -133,7 +133,7 @@ class LlamaModel(Closing):
     def tokenize(self, text: str, *, add_special: bool = True, special: bool = True) -> list[int]:
         """Return the token ids of `text`. `add_special`: add the BOS and EOS tokens that the model wants.
 
-        `special`: names of control tokens become tokens; False: stay text. Raises PromptError for invalid Unicode.
+        `special`: names of control tokens become tokens, else they stay text. Raises PromptError for invalid Unicode.
         """
         try:
             raw = text.encode()

@@ -29,7 +29,7 @@ COMMAND = (PYTHON, "-P", "-m", "lacli.llamacpp.probe")
 """The command of a trial, before its two arguments: a folder for its files, and `repack` or `plain`."""
 
 IN_TRIAL = "_LACLI_TRIAL"
-"""The variable of a process that must use the build without a trial. Its value: the known fault, "" in a trial."""
+"""The environment variable of a process that must not try the build. Its value: the known fault, "" in a trial."""
 
 ROWS = (1, 2, 16)
 """Rows of the tried batches: one row, a few rows and a whole AMX tile have kernels of their own."""
@@ -109,9 +109,9 @@ def crash_of(code: int) -> str:
 def run_python(
     command: Sequence[str], timeout_s: float, variables: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run `command`, a Python with the same import path, so that Ctrl-C in the terminal does not end it.
+    """Run a Python with this process's import path; Ctrl-C in the terminal does not end it. Raises TimeoutExpired.
 
-    `command` needs -P, or it could import a json.py of the user's folder. `variables`: added to the environment.
+    `command`: PYTHON, -P (to import nothing from the user's folder), arguments. `variables`: added to the environment.
     """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **(variables or {})}
     # Windows: CREATE_NEW_PROCESS_GROUP, which the module has only there.

@@ -136,7 +136,7 @@ def open_grammar(model: LlamaModel, text: str) -> Grammar | None:
 
 @contextmanager
 def captured_stderr(begin: str, end: str) -> Iterator[list[str]]:
-    """Hold back stderr in the block. Then the yielded list gets its text from `begin` to `end`, and stderr the rest."""
+    """Hold back stderr in the block, then write it. But its text between `begin` and `end` goes to the yielded list."""
     collected: list[str] = []
     with ONE_CAPTURE, TemporaryFile() as file:
         original = os.dup(2)

@@ -55,7 +55,7 @@ def proportions(text: str) -> tuple[float, ...]:
 
 
 def endpoints(text: str) -> tuple[str, ...]:
-    """Parse --rpc, HOST[:PORT],.., to distinct texts "host:port"; PORT is 50052 if missing. Raises UsageError."""
+    """Parse --rpc, HOST[:PORT],.., to distinct "host:port" (default port 50052). Raises UsageError for other texts."""
     parts = map(str.strip, text.lower().split(",")) if text.strip() else ()
     found = tuple(dict.fromkeys(part if ":" in part else f"{part}:{RPC_PORT}" for part in parts))
     for each in found:
@@ -167,9 +167,9 @@ def fit_to_batch(decode_settings: DecodeSettings, model_settings: ModelSettings)
 
 @dataclass(frozen=True)
 class ContextSize:
-    """The size of a context for `slots` sequences at a time.
+    """The size of a context for `slots` sequences at a time. `ids`: sequence ids. `max_outputs`: most rows with logits.
 
-    `ids`: sequence ids. `max_outputs`: most rows of a step with logits. `ordered`, `max_rollback`: as in Constraints.
+    `ordered`: cells lie in the tokens' order. `max_rollback`: most drafted tokens to remove after a step; -1: any.
     """
 
     ids: int

@@ -173,7 +173,7 @@ class Server:
         return JSONResponse(props)
 
     async def slots(self, request: Request) -> Response:
-        """Reply with each slot's state, and with the token counts of the answer in it, but no text."""
+        """Reply with one entry a slot. Running answers fill the first entries, with token counts but no text."""
         slots = []
         for number, stream in zip_longest(range(self._model.engine.slots), [*self._model.worker.running]):
             counts = {"n_prompt_tokens": len(stream.prompt), "n_decoded": stream.statistics.tokens} if stream else {}
@@ -384,7 +384,7 @@ def _piece(token_bytes: bytes) -> str | list[int]:
 
 
 async def _as_sent(reply: Reply) -> AsyncGenerator[bytes]:
-    """Yield the bytes of a reply's events. An error becomes the last event; if no LacliError, it is raised too."""
+    """Yield the bytes of a reply's events. An error becomes the last event; any but a LacliError is then raised."""
     events = reply.events()
     try:
         async for event in events:

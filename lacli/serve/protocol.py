@@ -73,7 +73,7 @@ FORMAT = AliasChoices(
 )
 EFFORT = AliasChoices("reasoning_effort", AliasPath("reasoning", "effort"), AliasPath("output_config", "effort"))
 LIMIT = AliasChoices("max_completion_tokens", "max_output_tokens", "max_tokens", "n_predict")
-"""The names of one field in chats, responses, messages and completions."""
+"""Names of the field for the limit of tokens, in chats, responses, messages and completions."""
 
 
 class ResponseFormat(WithoutNull):
@@ -175,7 +175,7 @@ class AnswerRequest(Sampled):
     def _check_extra(self) -> Self:
         for name, value in (self.model_extra or {}).items():
             if name in REFUSED and value not in (None, False, 0, -1, "", [], {}):
-                raise ValueError(f"{name} is not offered")
+                raise ValueError(f"{name}: this field is not supported")
         return self
 
 
@@ -219,9 +219,9 @@ class Tool(BaseModel):
     function: Function
 
 
-def short_id(name: str) -> str:
-    """Return a call's id if it is nine letters and digits, or else nine digits of its hash: Mistral needs nine."""
-    return name if fullmatch("[a-zA-Z0-9]{9}", name) else sha256(name.encode()).hexdigest()[:9]
+def short_id(call_id: str) -> str:
+    """Return `call_id` if it is nine letters or digits, otherwise nine hex digits of its hash: Mistral needs nine."""
+    return call_id if fullmatch("[a-zA-Z0-9]{9}", call_id) else sha256(call_id.encode()).hexdigest()[:9]
 
 
 def as_object(arguments: dict[str, Any] | str) -> dict[str, Any]:

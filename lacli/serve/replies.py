@@ -95,7 +95,7 @@ class Choice:
         rules: CallRules | None,
         stops: Sequence[str],
     ) -> None:
-        """`count`: called with the ended stream. `index`: of the answer. `stops`: stop texts, used with `rules`."""
+        """`count`: called with the ended stream. `index`: of the answer. `stops`: stop texts, for `rules` only."""
         self.index, self._count, self.rules = index, count, rules
         self.stream = model.set_up(AsyncStream(model.worker, model), prompt, options)
         self.prompt_text = text = model.engine.text(prompt, special=True)
@@ -159,7 +159,7 @@ class Choice:
 
 
 async def merged(choices: Sequence[Choice]) -> AsyncGenerator[tuple[Choice, Delta]]:
-    """Yield the deltas of all answers as they arrive, and ALIVE every PAUSE_S seconds. Raises an answer's error."""
+    """Yield the deltas of all answers, and (choices[0], ALIVE) every PAUSE_S seconds. Raises an answer's error."""
     news: asyncio.Queue[tuple[Choice, Delta | Exception]] = asyncio.Queue()
 
     async def read(choice: Choice) -> None:

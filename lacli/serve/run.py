@@ -44,9 +44,9 @@ def access_for(
 ) -> list[Middleware]:
     """Return the middleware that refuses requests, outermost first. `keys`: if there are any, a request needs one.
 
-    `hosts`: addresses of the server. If all belong to this machine only, the Host header must name it. `origins`: of
-    pages whose scripts may send requests; `localhost` for this machine's, `*` for all. Raises UsageError if other
-    machines can reach a host and there are neither `keys` nor `no_auth`.
+    `hosts`: addresses of the server. If no other machine can reach them, a request's Host header must name localhost,
+    127.0.0.1, ::1 or one of `hosts`. `origins`: of pages whose scripts may send requests; `localhost` for this
+    machine's, `*` for all. Raises UsageError if other machines can reach a host without `keys` or `no_auth`.
     """
     local = all(host.startswith(UNIX) or is_loopback(host) for host in hosts)
     if not (local or keys or no_auth):
@@ -182,7 +182,7 @@ def serve(server: Listener, sockets: list[socket.socket] | None) -> None:
     try:
         server.run(sockets)
     except OSError as error:
-        raise LacliError(f"cannot serve: {reason_of(error)}", "check the certificate, its key and the path") from error
+        raise LacliError(f"cannot serve: {reason_of(error)}", "check certificate, key and unix:PATH") from error
     finally:
         signal.signal(signal.SIGTERM, before)
 

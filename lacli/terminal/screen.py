@@ -59,7 +59,7 @@ class Screen:
         self._last = "\n"
 
     def write(self, pieces: Iterable[Piece]) -> None:
-        """Print an answer's pieces at once. Raises OutputError if stdout fails, BrokenPipeError if nobody reads it."""
+        """Print `pieces` as they come. Raises OutputError if stdout fails, BrokenPipeError if nobody reads it."""
         shown = map(self._shown, pieces) if self._on_terminal else pieces
         for parts in whole_words(shown) if self._moves_words else ([piece] for piece in shown):
             # One write for all: if the program ends between two tokens, no colour stays on.
@@ -158,7 +158,7 @@ class Screen:
         self.say(f"lacli: {printable(str(error))}", "red")
 
     def _shown(self, piece: Piece) -> Piece:
-        """Return a piece for a terminal: no control characters, and drafted text in brackets without colours."""
+        """Return a piece without control characters. With `show_accepted` and no colours, drafts are in brackets."""
         text = printable(piece.text, lines=True)
         marks = self.show_accepted and not self._colored and piece.origin in ORIGIN_COLORS
         return replace(piece, text=f"[{text}]" if marks and text else text)

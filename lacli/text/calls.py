@@ -85,9 +85,9 @@ def form_of(template: ChatTemplate) -> str:
 class CallRules:
     """Which calls an answer may have. `functions`: the JSON schemas of their arguments, by the functions' names.
 
-    `form`: of a forced call (`form_of`). `several`: an answer may have more than one call. `forced`: the answer must be
-    a call. `schema`: the JSON schema of an answer without a call, "" for none. `warnings`: sentences about ignored
-    parts of the schemas, which `grammar` writes.
+    `form`: of a call in `grammar`, from `form_of`. `several`: an answer may have more than one call. `forced`: the
+    answer must be a call. `schema`: the JSON schema of an answer without a call, "" for none. `warnings`: sentences
+    about ignored parts of the schemas, filled by `grammar`.
     """
 
     form: str
@@ -98,7 +98,7 @@ class CallRules:
     warnings: list[str] = field(default_factory=list)
 
     def grammar(self) -> str:
-        """Return a grammar for one call or a text that follows `schema`. Raises UsageError for an invalid schema."""
+        """Return a grammar that allows one call, or JSON of `schema` if given. Raises UsageError for a bad schema."""
         answers = [json_value(json.loads(self.schema))] if self.schema else []
         for name, schema in self.functions.items():
             if schema.get("type", "object") != "object":
@@ -204,7 +204,7 @@ class CallSplitter:
         return rest.startswith(',"id":"') or any(beginning.startswith(rest) for beginning in self._beginnings)
 
     def _begin(self, name: str, head: re.Match[str]) -> None:
-        """Begin to read the arguments of a call to the function `name`. `head`: the match of all before them."""
+        """Begin to read a call's arguments. `name`: the function. `head`: the match of the call up to the arguments."""
         opener = {"(": "(", ">": "<" if head[0].endswith(f"={name}>") else "{"}.get(head[0][-1], "{")
         self._arguments = ArgumentReader(opener, self._rules.functions[name])
         self._held = head.string[head.end() :]

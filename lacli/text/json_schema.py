@@ -72,7 +72,7 @@ def json_value(schema: Mapping[str, Any]) -> str:
 
 
 def _joined(schema: Schema, root: Schema) -> list[Any]:
-    """Return subschemas of `schema` that describe one object together: none of them may forbid further properties."""
+    """Return subschemas of `schema` that describe one object together: each must allow the others' properties."""
     others = schema.keys() & {*NAMED, *SAME, "required"}
     found = _parts(schema, {"allOf", "$ref"}, root)
     if len(others - {"required"}) > 1:
@@ -115,7 +115,7 @@ def _parts(schema: Schema, keywords: Set[str], root: Any) -> list[Any]:
 
 
 def checked_grammar(grammar: str, what: str) -> tuple[str, list[str]]:
-    """Return a grammar, unchanged, and llguidance's warnings. Raises UsageError if it is invalid. `what`: its name."""
+    """Return `grammar` and llguidance's warnings. Raises UsageError if `grammar` is invalid. `what`: for messages."""
     from llguidance import LLMatcher
 
     failed, said = LLMatcher.validate_grammar_with_warnings(grammar)

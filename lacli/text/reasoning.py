@@ -37,7 +37,7 @@ class ReasoningSplitter:
 
     A block begins only at the start or after other blocks: a model that writes about <think> in its answer does not
     reason. Text that may begin a marker is held back. `begun`: the opening marker at the prompt's end, or "". `bare`:
-    give markers no text. `closer`: the marker that would close the open block, "" if none is open.
+    return markers with the text "". `closer`: the marker that would close the open block, "" if none is open.
     """
 
     def __init__(self, begun: str = "", *, bare: bool = False) -> None:
@@ -105,7 +105,7 @@ class ReasoningSplitter:
 
 
 def mark_reasoning(pieces: Iterable[Piece], begun: str = "") -> Generator[Piece]:
-    """Yield `pieces` with their reasoning marked. Held text comes before an error. `begun`: as in ReasoningSplitter."""
+    """Yield `pieces` with reasoning marked; held text comes before their error. `begun`: as in ReasoningSplitter."""
     splitter = ReasoningSplitter(begun)
     try:
         for piece in pieces:

@@ -12,7 +12,7 @@ from lacli.errors import LacliError, reason_of
 from lacli.text.files import for_owner, lock, read_raw, replace_file
 
 NAME = "lacli.json"
-"""The only file that lacli saves between runs: step costs, and the kernels that work here."""
+"""The file of the records: step costs, and the kernels that work on this machine."""
 
 UNREADABLE = (ValueError, LookupError, TypeError, OverflowError, RecursionError)
 """Exceptions from decoding a record of an unknown form, which counts as absent."""

@@ -29,7 +29,7 @@ from lacli.text.format import did_you_mean
 from lacli.text.reasoning import as_history
 
 Messages = Sequence[Mapping[str, Any]]
-"""Each message's role and content, and its function calls; answers stand as they were generated."""
+"""Each message's role and content, and its function calls. The content of an answer may include its reasoning."""
 
 OWN = "the model's own"
 
@@ -78,8 +78,8 @@ class ChatTemplate:
     def render(self, messages: Messages, tools: Sequence[Mapping[str, Any]] = ()) -> str:
         """Return the prompt text of a conversation, up to the beginning of the next answer.
 
-        Answers in `messages` stand as generated. `tools`: functions that the model may call, in OpenAI's form. A system
-        text that the template refuses becomes part of the first question. Raises PromptError if the template fails.
+        Answers may include reasoning (`as_history`). `tools`: functions that the model may call, in OpenAI's form. A
+        system text that the template refuses is put into the first question. Raises PromptError if the template fails.
         """
         variables = {**self.variables, "tools": tools} if tools else self.variables
         written = [
@@ -157,7 +157,7 @@ def choose_template(wanted: str | None, model: Any) -> tuple[ChatTemplate, list[
 
 
 def read_variables(text: str) -> dict[str, object]:
-    """Return a template's variables from a JSON object, or none from "". Raises UsageError for another text."""
+    """Return a template's variables from a JSON object, or none from "". Raises UsageError for any other text."""
     example = """give an object, '{"enable_thinking": false}' for example"""
     try:
         found = json.loads(check_text(text, VARIABLES)) if text else {}
@@ -209,7 +209,7 @@ class ControlNames:
         return re.sub(f"(?={names}).", rf"\g<0>{MARK}", text, flags=re.DOTALL) if names else text
 
     def spans(self, text: str) -> Iterator[tuple[str, bool]]:
-        """Yield a rendered text's parts in order. The bool is true if the part's names are marked as plain text."""
+        """Yield a rendered text's parts in order. True: the part contains MARK, and all names in it are plain text."""
         names = self._pattern(text) if MARK in text else ""
         parts = re.split(f"({names})", text) if names else [text]
         for is_marked, group in groupby(filter(None, parts), key=lambda part: MARK in part):

@@ -32,7 +32,7 @@ def of_rows(*times: float) -> Cost:
         (cost(CPU, LONG), f"W=15 N=5 G=15 needs {CPU.relative(120):.1f} tokens a step to break even"),
         (cost(CPU, LONG), "only if it expects more tokens a step than: 1.5 for 2 rows, 2.5 for 4 rows, 5.0 for 8"),
         (cost(GPU), "Steps of up to 64 rows cost hardly more than a step of one row."),
-        (of_rows(*range(1, 9)), "Whether W=15 N=5 G=15 pays is not known: its steps have 120 rows"),
+        (of_rows(*range(1, 9)), "Whether W=15 N=5 G=15 saves time is not known: steps of its 120 rows were not"),
         (of_rows(*range(1, 9)), "Mode auto, the default, decodes plainly here"),
         (of_rows(1, 0.4), "Steps of at most 2 rows were timed, and a finding needs 8"),
         (cost(chain_only="it keeps one state"), "Not measured: it keeps one state."),

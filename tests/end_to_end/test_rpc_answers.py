@@ -92,7 +92,7 @@ def test_a_server_that_is_lost_ends_the_program_with_one_line_and_the_text_so_fa
             begun = os.read(process.stdout.fileno(), 3)
             server.kill()
             out, err = process.communicate(timeout=SECONDS)
-    assert process.returncode == 1 and err.decode().splitlines()[-1].startswith("lacli: an RPC server went away"), err
+    assert process.returncode == 1 and err.decode().splitlines()[-1].startswith("lacli: an RPC server has ended"), err
     assert mode not in MODES or err.count(b"\n") == 1
     so_far = (begun + out).decode()
     assert so_far[:20] == one_device[:20] or one_device.startswith(so_far.removesuffix("\n"))

@@ -198,4 +198,4 @@ def test_a_field_is_taken_refused_or_named_in_the_log_once(
     assert told == ["user", "n_keep", "max_tokenz\N{SYMBOL FOR LINE FEED}"]
     for refused in ({"functions": [{"name": "f"}]}, {"min_tokens": 30}):
         error = client.post("/v1/completions", json={**body, **refused}).json()["error"]
-        assert error["code"] == 400 and f"{[*refused][0]} is not offered" in error["message"]
+        assert error["code"] == 400 and f"{[*refused][0]}: this field is not supported" in error["message"]

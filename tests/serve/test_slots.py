@@ -116,7 +116,7 @@ def test_a_slot_with_an_answer_on_its_way_can_be_saved_and_not_changed(client: T
         for action in ("erase", "restore"):
             assert change(client, slot, "save", filename="a")[0] == 200
             status, reply = change(client, slot, action, filename="a")
-            assert status == 400 and "has a sequence" in reply["error"]["message"]
+            assert status == 400 and "in use by an answer" in reply["error"]["message"]
 
 
 def test_without_a_folder_slots_are_only_shown(model: lacli.Model) -> None:
