@@ -38,6 +38,9 @@ WHAT_TELLS = (
     "give more --seconds, more prompts or longer answers (-n)."
 )
 
+CHEAP, DEAR = 1.5, 2.5
+"""Limits for a step of LEAST_MEASURED rows, in plain steps: up to CHEAP rows are cheap, above DEAR they are dear."""
+
 
 @dataclass(frozen=True)
 class Machine:
@@ -240,7 +243,7 @@ def cost_lines(settings: ModelSettings, cost: Cost, age: float | None = None) ->
 
 
 def findings(cost: Cost) -> list[tuple[str, str]]:
-    """Return what the step costs mean, as pairs of a subject (rows, lookahead, auto) and a sentence."""
+    """Return what the step costs mean, as pairs of a subject (rows, kind, lookahead, auto) and a sentence."""
     if not cost.by_context:
         return [("rows", f"Not measured: {cost.chain_only}. Mode auto learns what rows cost from its own steps.")]
     wide = cost.by_context[0]
@@ -251,7 +254,10 @@ def findings(cost: Cost) -> list[tuple[str, str]]:
     costs = f"A step of {wide.max_rows} rows costs {_number(wide.relative(wide.max_rows))} plain ones."
     if (free := max(rows for rows in wide.measured if wide.relative(rows) <= 1.1)) > 1:
         costs = f"Steps of up to {free} rows cost hardly more than a step of one row. {costs}"
-    return [("rows", costs), ("lookahead", _on_lookahead(wide)), ("auto", _on_auto(wide))]
+    eight = wide.relative(LEAST_MEASURED)
+    kind = "cheap" if eight <= CHEAP else "dear" if eight > DEAR else "middle"
+    kinds = f"Rows are {kind} here: {LEAST_MEASURED} of them cost {eight:.2f} plain steps."
+    return [("rows", costs), ("kind", kinds), ("lookahead", _on_lookahead(wide)), ("auto", _on_auto(wide))]
 
 
 def _on_lookahead(step_cost: StepCost) -> str:

@@ -31,6 +31,9 @@ def of_rows(*times: float) -> Cost:
     [
         (cost(CPU, LONG), f"W=15 N=5 G=15 needs {CPU.relative(120):.1f} tokens a step to break even"),
         (cost(CPU, LONG), "only if it expects more tokens a step than: 1.5 for 2 rows, 2.5 for 4 rows, 5.0 for 8"),
+        (cost(CPU, LONG), "Rows are dear here: 8 of them cost 5.00 plain steps."),
+        (cost(StepCost(64, {1: 0.01, 8: 0.025})), "Rows are middle here"),
+        (cost(GPU), "Rows are cheap here: 8 of them cost 1.01 plain steps."),
         (cost(GPU), "Steps of up to 64 rows cost hardly more than a step of one row."),
         (of_rows(*range(1, 9)), "Whether W=15 N=5 G=15 saves time is not known: steps of its 120 rows were not"),
         (of_rows(*range(1, 9)), "Mode auto, the default, decodes plainly here"),
