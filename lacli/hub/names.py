@@ -57,8 +57,7 @@ class SeveralModels(ModelLoadError):
 class Alias:
     """A short name for `repository`: `owner/repo`, `hf:owner/repo/file.gguf` or a path.
 
-    `quant`: "" for none. `words`: a description. `size`: bytes of the file, `cache`: bytes of the KV cache at the
-    default context; 0 if unknown.
+    `words`: a description. `size`: bytes of the file, `cache`: of the KV cache at the default context; 0 if unknown.
     """
 
     name: str
@@ -103,7 +102,7 @@ def own_aliases() -> Path:
 def read_aliases(own: Path | None = None, say: Callable[[str], None] | None = None) -> dict[str, Alias]:
     """Return lacli's and the user's aliases by lower-case name. The user's replace lacli's of the same name.
 
-    `own`: the user's list; the file need not exist. smollm2-135m is the file of `smollm2_file` if there is one. `say`:
+    `own`: the user's list, which need not exist; None: no list. smollm2-135m is `smollm2_file()` if found. `say`:
     called with a sentence for each line of `own` that is not understood. Raises LacliError if `own` cannot be read.
     """
     found = read_list(Path(str(files("lacli"))) / "data" / LIST)
@@ -197,7 +196,7 @@ def _is_path(text: str) -> bool:
 
 
 def _hub_model(text: str) -> HubModel | None:
-    """Return the hub model of `owner/repo[:quant]`, `hf:owner/repo[:quant]` or `hf:owner/repo/file`; else None."""
+    """Return the hub model of `[hf:]owner/repo[:quant]` or `hf:owner/repo/file`; None for other texts."""
     match = REPOSITORY.fullmatch(text)
     if text.startswith(PREFIX):
         name = text.removeprefix(PREFIX).lstrip("/")
@@ -213,7 +212,7 @@ def models(names: Iterable[str]) -> list[str]:
 
 
 def quant_of(file: str) -> str:
-    """Return the quant at the end of a file's name in upper case, such as Q4_K_M; "" if there is none."""
+    """Return the quant that ends a file's name, converted to upper case (Q4_K_M); "" if there is none."""
     word = LAST_QUANT.search(_stem(file))
     return word[1].upper() if word else ""
 
@@ -233,7 +232,7 @@ def _stem(file: str) -> str:
 
 
 def with_quant(names: Iterable[str], quant: str) -> list[str]:
-    """Return the models with `quant` before a dot or hyphen. If it is a whole word in some, return only these."""
+    """Return the models with `quant` before a dot or hyphen; if it is a whole word in some of the names, only these."""
     pattern = re.compile(re.escape(quant) + "[.-]", re.IGNORECASE)
     found = [name for name in models(names) if pattern.search(name)]
     # "F16." also matches BF16 files.
@@ -242,9 +241,10 @@ def with_quant(names: Iterable[str], quant: str) -> list[str]:
 
 
 def choose(names: Iterable[str], quant: str, repository: str) -> list[str]:
-    """Return the files to fetch for `quant`, first the file to open. With "": DEFAULT_QUANTS, or else the first model.
+    """Return the files to fetch for `quant`, first the file to open. `names`: all files of the `repository`.
 
-    `names`: the repository's files. Raises ModelLoadError if no file or several match, or a part is missing.
+    If `quant` is "", take the first of DEFAULT_QUANTS that the repository has. Without any of these, take the first
+    model. Raises ModelLoadError if no file or several match, or a part is missing.
     """
     names = list(names)
     there = models(names)
@@ -261,12 +261,12 @@ def choose(names: Iterable[str], quant: str, repository: str) -> list[str]:
             return with_parts(found[0], names, repository)
     if quant:
         known = dict.fromkeys(quant_of(name) or name for name in there)
-        raise ModelLoadError(f"{repository} has no {quant}", f"it has {', '.join(known)}")
+        raise ModelLoadError(f"{repository} has no quant {quant}", f"it has {', '.join(known)}")
     return with_parts(there[0], names, repository)
 
 
 def with_parts(name: str, names: Iterable[str], repository: str) -> list[str]:
-    """Return all parts of the model that `name` is a part of. Raises ModelLoadError if one is not in `names`."""
+    """Return all parts of the model with the part `name`. Raises ModelLoadError about `repository` if `names` lack one."""
     parts = all_parts(name)
     if problem := missing_parts(parts, names):
         raise ModelLoadError(f"the model in {repository} {problem}", "choose another quant or repository")
@@ -274,7 +274,7 @@ def with_parts(name: str, names: Iterable[str], repository: str) -> list[str]:
 
 
 def missing_parts(parts: Sequence[str], present: Iterable[str]) -> str:
-    """Return words for the parts that are not `present`, "has 3 parts, missing X and 1 more"; "" if all are."""
+    """Return "has 3 parts, missing X and 1 more" about `parts` that are not `present`; "" if all are present."""
     names = set(present)
     missing = [part for part in parts if part not in names]
     others = f" and {len(missing) - 1} more" if missing[1:] else ""

@@ -109,9 +109,10 @@ def crash_of(code: int) -> str:
 def run_python(
     command: Sequence[str], timeout_s: float, variables: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run a Python with this process's import path; Ctrl-C in the terminal does not end it. Raises TimeoutExpired.
+    """Run `command` with this process's import path, and return its status and output. Ctrl-C does not end it.
 
     `command`: PYTHON, -P (to import nothing from the user's folder), arguments. `variables`: added to the environment.
+    Raises TimeoutExpired after `timeout_s`.
     """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **(variables or {})}
     # Windows: CREATE_NEW_PROCESS_GROUP, which the module has only there.
@@ -122,7 +123,7 @@ def run_python(
 
 
 def decode_batches(folder: Path, *, repack: bool) -> None:
-    """Decode a batch of each size in ROWS with recipes/trial.py's model, put in `folder`; print each size first."""
+    """Write recipes/trial.py's model to `folder`. With it, decode a batch of each size in ROWS, printed first."""
     import gzip
     from importlib.resources import files
 

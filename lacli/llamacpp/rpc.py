@@ -103,7 +103,6 @@ def _address(function: str) -> int:
 
 
 def _end(message: str) -> NoReturn:
-    """Print `message` to stderr and exit with 1, without a core dump."""
     print(message, file=sys.stderr, flush=True)
     os._exit(1)
 

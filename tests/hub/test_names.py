@@ -145,7 +145,7 @@ def test_a_quant_chooses_files_as_llama_cpp_does(files: list[str], quant: str, c
 @pytest.mark.parametrize(
     ("files", "quant", "what", "hint"),
     [
-        (["a-Q4xK.gguf"], "Q4.K", "me/model has no Q4.K", "it has Q4XK"),
+        (["a-Q4xK.gguf"], "Q4.K", "me/model has no quant Q4.K", "it has Q4XK"),
         (["mmproj-Q8_0.gguf"], "Q8_0", "has no GGUF file", "model-GGUF, from me"),
         (PARTS[:1], "", f"missing {PARTS[1]} and 1 more", "another quant"),
         (["7b/Q4_K_M.gguf", "x/Q4_K_M.gguf", "Q8_0.gguf"], "", "2 models for Q4_K_M", "hf:me/model/x/Q4_K_M.gguf"),
