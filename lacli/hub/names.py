@@ -177,7 +177,7 @@ def read_name(text: str, aliases: Mapping[str, Alias]) -> Path | HubModel:
         if isinstance(meant, HubModel) and not meant.file:
             return replace(meant, quant=quant)
         raise ModelLoadError(f"{alias.name} means one file, {meant}, and takes no quant", MODEL_IS)
-    raise ModelLoadError(f"no such model: {shortened(text)}", did_you_mean(text, aliases, MODEL_IS))
+    raise ModelLoadError(f"no model is named {shortened(text)}", did_you_mean(text, aliases, MODEL_IS))
 
 
 def alias_model(alias: Alias) -> Path | HubModel:
@@ -266,7 +266,7 @@ def choose(names: Iterable[str], quant: str, repository: str) -> list[str]:
 
 
 def with_parts(name: str, names: Iterable[str], repository: str) -> list[str]:
-    """Return all parts of the model with the part `name`. Raises ModelLoadError about `repository` if `names` lack one."""
+    """Return all parts of the model with the part `name`. Raises ModelLoadError if `repository`'s `names` lack one."""
     parts = all_parts(name)
     if problem := missing_parts(parts, names):
         raise ModelLoadError(f"the model in {repository} {problem}", "choose another quant or repository")

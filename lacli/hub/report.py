@@ -112,7 +112,7 @@ def _model_json(model: LocalModel) -> dict[str, Any]:
 
 
 def inventory_text(found: Inventory, width: int, now: float) -> str:
-    """Return a table of the aliases, a legend and a table of the models on this disk. A terminal shows the end.
+    """Return a table of aliases, a legend and a table of the models on this disk: last, as a terminal shows the end.
 
     `width`: columns of the terminal, 0 to wrap nothing. `now`: seconds since 1970.
     """
@@ -241,7 +241,7 @@ def card_json(card: Card) -> dict[str, Any]:
 
 
 def card_text(card: Card, decode_settings: DecodeSettings) -> str:
-    """Return lines of facts, then a table of the memory a context. `decode_settings`: the lookahead in the table."""
+    """Return lines of facts, then a table of each context's memory. `decode_settings`: the lookahead in the table."""
     lines = [f"{name:8}  {printable(words)}" for name, words in _facts(card) if words]
     weights = card.header.weights
     rows = [

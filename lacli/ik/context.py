@@ -76,13 +76,13 @@ def version() -> str:
 
 
 def decoding_library(settings: ModelSettings) -> dict[str, str]:
-    """Return `engine`, the library that decodes, and `engine_version`, of its package. `settings.engine`: not auto."""
+    """Return the fields `engine` (the library that decodes) and `engine_version`. `settings.engine` is not auto."""
     name, number = ("ik_llama.cpp", version()) if settings.engine == "ik" else ("llama.cpp", llama_version())
     return {"engine": name, "engine_version": number}
 
 
 class Library:
-    """ik_llama.cpp. Its attributes: `log`, the functions, by llama.cpp's newer names too, and the structures."""
+    """ik_llama.cpp. Its attributes: `log`; the functions, also by llama.cpp's newer names; the structures."""
 
     def __init__(self) -> None:
         import ik_llama_cpp._ctypes_api as binding  # type: ignore[import-untyped]
@@ -109,7 +109,7 @@ class Library:
 
 @cache
 def load_library() -> Library:
-    """Return ik_llama.cpp, started at the first call. Raises ImportError without its package, OSError if it fails."""
+    """Return ik_llama.cpp, started at the first call. Raises ImportError if it is not installed, OSError if broken."""
     return Library()
 
 

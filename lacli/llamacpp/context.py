@@ -112,7 +112,7 @@ class DecodingContext(Closing):
         self.prefill_rows = PREFILL_ROWS_ON_CPU if few else PREFILL_ROWS
 
     def suits(self, decode: DecodeSettings, *, raw_logits: bool) -> bool:
-        """Return whether this context is open and can decode with `decode`. `raw_logits`: `row_logits` is needed."""
+        """Return whether this context is open and can use `decode`. `raw_logits`: whether `row_logits` must work."""
         return bool(self._handle) and decode.ids <= self.ids and decode.max_outputs <= self.max_outputs
 
     def decode(self, batch: Batch) -> bool:
@@ -168,7 +168,7 @@ class DecodingContext(Closing):
         return state
 
     def set_state(self, sequence: int, state: Any) -> bool:
-        """Write `state` as the cells of the id `sequence`, which has none. Returns False unless all are written."""
+        """Write `state` as the cells of the id `sequence`, which has no cells. Returns False unless all are written."""
         self._snapshots = 0
         return bool(self._api.llama_state_seq_set_data_ext(self._handle, state, len(state), sequence, 0))
 
@@ -206,7 +206,7 @@ class DecodingContext(Closing):
 
     @contextmanager
     def _interruptible(self) -> Iterator[None]:
-        """Raise KeyboardInterrupt if Ctrl-C or `interrupt` stops the block's decode. The rows must then be removed."""
+        """Raise KeyboardInterrupt if Ctrl-C or `interrupt` stops the decode inside; the caller must remove the rows."""
         self._interrupted = False
         callback = self._api.ggml_abort_callback(lambda _: self._interrupted)
         with ctrl_c_calls(self.interrupt):

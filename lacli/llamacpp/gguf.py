@@ -52,7 +52,7 @@ class Header:
 
     `parameters`: elements of all tensors. `file_type`: Q4_K_M for example, or the type of most parameters.
     `weights`: bytes after the headers. `size`: bytes of the files. `trained_tokens`: longest sequence of the training.
-    `heads`, `kv_heads`: one number for all layers, or one a layer. `cell_values`: numbers in a KV cell, all layers.
+    `heads`, `kv_heads`: one number for all layers, or one a layer. `cell_values`: numbers a token has in the cache.
     """
 
     architecture: str

@@ -145,11 +145,11 @@ def free_with(owner: object, free: Callable[..., object], *arguments: object) ->
 def switch_tiles(on: bool) -> None:
     """Switch ggml's kernels for 8 and more rows on or off. Off is final; switching from on to off raises LacliError."""
     if os.environ.setdefault(TILED_SWITCH, "1" if on else "0") != "0" and not on:
-        raise LacliError("--strict comes too late: this process uses other kernels", "open the strict model first")
+        raise LacliError("--strict comes too late: this process uses other kernels", "load it in a new process")
 
 
 def progress_callback(api: Any, loading: Callable[[float], None] | None, is_stopped: Callable[[], bool]) -> Any:
-    """Return a C callback for `api`, a library. It calls `loading` with the loaded share, 0 to 1; `is_stopped` ends it."""
+    """Return a C callback of library `api`: tells `loading` the share, 0 to 1, and ends loading if `is_stopped()`."""
 
     def tell(share: float, _: object) -> bool:
         if loading:

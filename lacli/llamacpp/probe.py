@@ -66,7 +66,7 @@ def working_settings(settings: ModelSettings) -> tuple[ModelSettings, str]:
 def fault_of(*, repack: bool) -> str:
     """Return how this build fails on this processor, in a few words; "" if it works or the trial had no result.
 
-    `repack`: with the kernels for repacked weights and AMX (llama.cpp's use_extra_bufts).
+    `repack`: whether to use the kernels for repacked weights and AMX (llama.cpp's use_extra_bufts).
     """
     if IN_TRIAL in os.environ:
         return os.environ[IN_TRIAL] if repack else ""
@@ -88,7 +88,7 @@ def forget() -> None:
 
 
 def trial(*, repack: bool) -> str | None:
-    """Try this build now. Return how it fails, in a few words; "" if it works; None if the trial had no result."""
+    """Try this build, with repacked weights if `repack`. Return its fault in words, "" if it works, None if unknown."""
     with TemporaryDirectory(prefix="lacli-", ignore_cleanup_errors=True) as folder:
         try:
             child = run_python([*COMMAND, folder, "repack" if repack else "plain"], TRIAL_S, {IN_TRIAL: ""})
@@ -123,7 +123,7 @@ def run_python(
 
 
 def decode_batches(folder: Path, *, repack: bool) -> None:
-    """Write recipes/trial.py's model to `folder`. With it, decode a batch of each size in ROWS, printed first."""
+    """Write recipes/trial.py's model to `folder`, and decode a batch of each size in ROWS. Print each size before."""
     import gzip
     from importlib.resources import files
 

@@ -38,7 +38,7 @@ ONE_CAPTURE = Lock()
 
 
 class SchemaGrammar:
-    """A JSON schema as a grammar of llguidance. `allowed(tokens)`: whether each of them may be the next token."""
+    """A JSON schema as a grammar of llguidance. `allowed(tokens)`: whether each of the tokens may come next."""
 
     def __init__(self, matcher: LLMatcher, vocabulary: int) -> None:
         self._matcher, self._vocabulary = matcher, vocabulary
@@ -65,7 +65,7 @@ class SchemaGrammar:
 
 
 class GbnfGrammar:
-    """A GBNF grammar as a llama_sampler. `allowed(tokens)`: whether each of them may be the next token."""
+    """A GBNF grammar as a llama_sampler. `allowed(tokens)`: whether each of the tokens may come next."""
 
     def __init__(self, sampler: Any) -> None:
         self.sampler = sampler
@@ -136,7 +136,7 @@ def open_grammar(model: LlamaModel, text: str) -> Grammar | None:
 
 @contextmanager
 def captured_stderr(begin: str, end: str) -> Iterator[list[str]]:
-    """Hold back stderr in the block, then write it, but append its text from `begin` to `end` to the yielded list."""
+    """Hold back stderr in the block, then write it. Text between `begin` and `end` goes to the yielded list instead."""
     collected: list[str] = []
     with ONE_CAPTURE, TemporaryFile() as file:
         original = os.dup(2)

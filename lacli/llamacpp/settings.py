@@ -37,7 +37,7 @@ def layers(text: str) -> int:
 
 
 def device_names(text: str) -> tuple[str, ...]:
-    """Parse --device, comma-separated names: "none" gives ("CPU",), "" (). Raises UsageError for an empty name."""
+    """Parse --device, comma-separated: "none" gives ("CPU",), "" gives (). Raises UsageError for an empty name."""
     if text.strip().lower() in NOTHING:
         return ("CPU",)
     names = tuple(name.strip() for name in text.split(",")) if text.strip() else ()

@@ -115,9 +115,9 @@ def test_a_file_here_goes_before_names_and_a_folder_before_repositories_only(tmp
     ("text", "words"),
     [
         *((text, f"did you mean {text.lower()[:2]}") for text in ("qwen3-4", "llma-3.1-8b", "QWEN3", "min")),
-        *((text, f"no such model: {text[:80]}") for text in ("zzzz", "a/b/c", "a/b:", "-a/b", "a\0b", "Q" * 5000)),
-        *((f"hf:{text}", "no such model: hf:") for text in ("", "a", "a/b/c", "a/b/c.txt", "a/b:q4/c.gguf")),
-        (f"{PAGE}/tree/refs%2Fpr%2F1", "no such model: "),
+        *((text, f"no model is named {text[:80]}") for text in ("zzzz", "a/b/c", "a/b:", "-a/b", "a\0b", "Q" * 5000)),
+        *((f"hf:{text}", "no model is named hf:") for text in ("", "a", "a/b/c", "a/b/c.txt", "a/b:q4/c.gguf")),
+        (f"{PAGE}/tree/refs%2Fpr%2F1", "no model is named "),
         *((f"{alias}:Q8_0", "takes no quant") for alias in ("file", "here")),
     ],
 )
