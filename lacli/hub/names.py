@@ -205,7 +205,7 @@ def _hub_model(text: str) -> HubModel | None:
 
 
 def models(names: Iterable[str]) -> list[str]:
-    """Return the model files among `names`, in order: no COMPANIONS, and of a split model only the first part."""
+    """Return the model files among `names`, in order, without COMPANIONS; of a split model only the first part."""
     found = (name for name in names if name.endswith(".gguf"))
     kept = (name for name in found if not any(word in name.rpartition("/")[2] for word in COMPANIONS))
     return list(dict.fromkeys(all_parts(name)[0] for name in kept))

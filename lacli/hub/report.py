@@ -75,7 +75,7 @@ def take_inventory(own: Path, say: Callable[[str], None] | None = None) -> Inven
 
 
 def inventory_json(found: Inventory) -> dict[str, Any]:
-    """Return the JSON object of `lacli list`. `size`, `memory` to run: bytes. `last_used`: UTC text. Unknown: null."""
+    """Return the JSON object of `lacli list`. `size`, `memory`: bytes. `last_used`: UTC text. null: unknown."""
     return {
         "cache": str(found.cache),
         "models": [_model_json(model) for model in found.models],

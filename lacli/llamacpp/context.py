@@ -86,7 +86,7 @@ class DecodingContext(Closing):
         return parameters
 
     def _open(self, weights: Any, parameters: Any, samplers: Sequence[Any] = ()) -> None:
-        """Open a context of a llama_model; `samplers` are freed with it. Raises ModelLoadError if it does not open."""
+        """Open a context of `weights` (llama_model). `samplers`: freed with it. Raises ModelLoadError if that fails."""
         while True:
             self._log.forget()
             # A GPU's driver reserves more addresses than memory. Ctrl-C in the log's callback would be lost.

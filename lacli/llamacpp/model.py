@@ -213,7 +213,7 @@ class LlamaModel(Closing):
 
     @property
     def chat_template(self) -> str:
-        """The file's own Jinja template, or ""."""
+        """The file's own Jinja template, "" if it has none."""
         template = lib.llama_model_chat_template(self.handle, None)
         return template.decode("utf-8", "replace") if template else ""
 

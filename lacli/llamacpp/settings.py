@@ -243,7 +243,7 @@ def check_draws(sampling: SamplingSettings) -> None:
 
 
 def _exact(cache_type: str) -> str:
-    """Return the cache type for --strict: q8_0 for the default f16. Raises UsageError for types not in EXACT_CELLS."""
+    """Return the cache type for --strict: q8_0 for f16, EXACT_CELLS unchanged. Raises UsageError for other types."""
     if cache_type == ModelSettings().cache_type_k:
         return EXACT_CELLS[0]
     if cache_type not in EXACT_CELLS:
