@@ -70,7 +70,7 @@ class Alias:
 
 @dataclass(frozen=True)
 class HubModel:
-    """A model on the hub. `repository`: `owner/repo`. `quant` or `file`: if a name asks for it, otherwise ""."""
+    """A model on the hub. `repository`: `owner/repo`. `quant`, `file`: "" unless a name asks for one."""
 
     repository: str
     quant: str = ""

@@ -149,7 +149,7 @@ def switch_tiles(on: bool) -> None:
 
 
 def progress_callback(api: Any, loading: Callable[[float], None] | None, is_stopped: Callable[[], bool]) -> Any:
-    """Return a C callback of library `api`: tells `loading` the share, 0 to 1, and ends loading if `is_stopped()`."""
+    """Return a C callback for library `api`: it tells `loading` the share, 0 to 1, and cancels if `is_stopped()`."""
 
     def tell(share: float, _: object) -> bool:
         if loading:

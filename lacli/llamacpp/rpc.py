@@ -34,7 +34,7 @@ ADD, SERVE = "ggml_backend_rpc_add_server", "ggml_backend_rpc_start_server"
 
 
 def check_servers(endpoints: Sequence[str]) -> None:
-    """Raise LacliError if this build has no RPC, or a server is absent, busy, no RPC server or of another version."""
+    """Raise LacliError if this build has no RPC, or if a server is missing, busy, or of another kind or version."""
     need_support()
     try:
         child = run_python([PYTHON, "-P", "-m", "lacli.llamacpp.rpc", *endpoints], ANSWER_S)
