@@ -26,7 +26,6 @@ from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings
 from lacli.terminal.screen import Screen
 from lacli.text.format import markdown
-from lacli.text.records import state_file
 
 SIZES = (
     *((10, 1, 3, True), (5, 1, 10, True), (5, 1, 30, False), (5, 1, 30, True), (5, 30, 1, False)),
@@ -140,7 +139,7 @@ def main() -> None:
             return
         screen = Screen()
         tasks = tuple(tasks_of(None, arguments.classes))
-        request = BenchRequest(tasks, state_file(), arguments.seconds, form="md")
+        request = BenchRequest(tasks, arguments.seconds, form="md")
         with open_engine(arguments.model, ModelSettings(), DecodeSettings(mode="plain")) as session:
             rounds, machine = compared(session, request, screen, chosen=table3_points())
         finish(rounds, machine, request, screen)

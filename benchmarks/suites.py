@@ -27,7 +27,6 @@ from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import MODES, DecodeSettings
 from lacli.terminal.screen import Screen
-from lacli.text.records import state_file
 
 Row = Mapping[str, Any]
 
@@ -179,7 +178,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise UsageError("--samples writes HumanEval's completions only", "leave it out")
         request = BenchRequest(
             tuple(tasks),
-            state_file(),
             given.seconds,
             axes=Axes(tuple(parse_names(given.modes, MODES, "mode"))),
             each=given.each,

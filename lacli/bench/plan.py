@@ -15,7 +15,7 @@ from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field,
 from pydantic_core import from_json
 
 from lacli.errors import LacliError, UsageError, reason_of
-from lacli.llamacpp.settings import ModelSettings, check_rows, fit_to_batch
+from lacli.llamacpp.settings import ModelSettings, fit_to_batch
 from lacli.settings import MODES, DecodeSettings, ModeName
 from lacli.terminal.input import STDIN
 from lacli.text.files import MAX_TEXT
@@ -56,8 +56,10 @@ class Point:
 
 
 def parse_names(text: str, known: Sequence[Name], kind: str) -> list[Name]:
-    """Return the comma-separated names in `text`, ordered as in `known`. Raises UsageError for any other name, which
-    the message calls a `kind`, such as "mode"."""
+    """Return the comma-separated names in `text`, ordered as in `known`.
+
+    Raises UsageError for any other name, which the message calls a `kind`, such as "mode".
+    """
     names = [name.strip() for name in text.split(",")]
     if unknown := [name for name in names if name not in known]:
         hint = did_you_mean(unknown[0], known, f"take one of {', '.join(known)}")
@@ -93,7 +95,6 @@ def points(axes: Axes, base: DecodeSettings, model_settings: ModelSettings) -> t
         own = {name: each[name] for name in SIZES.get(mode, ())}
         try:
             settings = fit_to_batch(replace(base, mode=mode, **own), model_settings)
-            check_rows(settings, model_settings)
         except UsageError as error:
             skipped[f"{_label(mode, each)}: {error.what}"] = None
         else:
@@ -178,8 +179,10 @@ class Row(BaseModel):
 
 
 def tasks_of(prompts: str | None, classes: str | None) -> list[Task]:
-    """Return the tasks of the file `prompts` (None: lacli's own) whose class is in the comma-separated list `classes`
-    (None: all). Raises UsageError for an unknown class."""
+    """Return the tasks of the file `prompts`, None for lacli's own.
+
+    `classes`: a comma-separated list of the classes to take, None for all. Raises UsageError for an unknown class.
+    """
     tasks = read_tasks(prompts or str(files("lacli") / "data" / "bench_prompts.jsonl"))
     known = [*by_class(tasks)]
     names = known if classes is None else parse_names(classes, known, "prompt class")

@@ -21,7 +21,7 @@ from lacli.llamacpp.library import version
 from lacli.llamacpp.settings import ModelSettings
 from lacli.report import describe_sampling
 from lacli.settings import DecodeSettings
-from lacli.terminal.input import PAGE
+from lacli.terminal.input import PAGE, terminal_columns
 from lacli.terminal.screen import wrapped
 from lacli.text.format import age_in_words, align_columns, counted, markdown
 
@@ -39,7 +39,7 @@ WHAT_TELLS = (
 )
 
 CHEAP, DEAR = 1.5, 2.5
-"""Limits for the cost of a step of LEAST_MEASURED rows, in plain steps: cheap up to CHEAP, dear above DEAR."""
+"""Limits for a step of LEAST_MEASURED rows, in plain steps: up to CHEAP rows are cheap, above DEAR they are dear."""
 
 
 @dataclass(frozen=True)
@@ -222,10 +222,10 @@ def cost_json(path: Path, settings: ModelSettings, cost: Cost, *, is_saved: bool
     }
 
 
-def cost_lines(settings: ModelSettings, cost: Cost, age: float | None = None, *, width: int = 0) -> str:
+def cost_lines(settings: ModelSettings, cost: Cost, age: float | None = None) -> str:
     """Return a report of step costs: a heading, a table for each number of tokens before a step, and the findings.
 
-    `age`: seconds since the measurement, None for just now. `width`: columns of the terminal, 0 without one.
+    `age`: seconds since the measurement, None for just now.
     """
     when = datetime.fromtimestamp(cost.measured_at).strftime("%Y-%m-%d %H:%M")
     heading = [
@@ -236,7 +236,7 @@ def cost_lines(settings: ModelSettings, cost: Cost, age: float | None = None, *,
         ("measured", when if age is None else f"{when}, {age_in_words(age)} (--fresh measures again)"),
     ]
     titled = [
-        wrapped("\n".join(f"{name:9} {text}" for name, text in lines), width or PAGE)
+        wrapped("\n".join(f"{name:9} {text}" for name, text in lines), terminal_columns() or PAGE)
         for lines in (heading, findings(cost))
     ]
     return "\n\n".join([titled[0], *map(_cost_table, cost.by_context), titled[1]])

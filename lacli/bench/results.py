@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
-from math import exp, sqrt
+from math import exp, log, sqrt
+from statistics import fmean, median, stdev
 from typing import Literal
-
-import numpy as np
-import numpy.typing as npt
 
 from lacli.bench.plan import ALL, LEAST_PROMPTS, LEAST_TOKENS, Point
 from lacli.bench.rounds import Exchange, Rounds, Trial
@@ -18,11 +16,6 @@ from lacli.modes import common_prefix
 from lacli.stats import RunStatistics
 
 SpeedVerdict = Literal["faster", "slower", "cannot tell"]
-
-Logs = npt.NDArray[np.float64]
-
-RESAMPLES = 2_000
-"""Bootstrap samples. For a normal distribution each end's standard error is 1.5% of the interval's width."""
 
 NORMAL = 1.959964
 STUDENT = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622)
@@ -44,39 +37,16 @@ def paired_ratio(plain: Sequence[Sequence[float]], other: Sequence[Sequence[floa
 
     The n-th repetitions of a prompt run one after the other, so slow drifts of the machine cancel in their ratio. The
     value is the geometric mean over prompts of the median over repetitions: exchanging the modes gives the inverse. The
-    interval covers the value of many more such prompts; with fewer than three prompts there is none.
+    interval is Student's t interval of these medians' logs; with fewer than three prompts there is none.
     """
     pairs = list(zip(plain, other, strict=True))
     assert pairs and all(len(one) == len(two) > 0 for one, two in pairs), "each run needs its pair"
-    logs = [np.log(np.divide(*pair)) for pair in pairs]
-    value = float(np.mean([np.median(repeated) for repeated in logs]))
-    if len(logs) < 3:
-        return Ratio(exp(value), prompts=len(logs))
-    low, high = _interval(logs, value)
-    return Ratio(exp(value), exp(low), exp(high), len(logs))
-
-
-def _interval(logs: Sequence[Logs], value: float) -> tuple[float, float]:
-    """Return the 95% interval around `value`. Few prompts scatter more: bootstrap quantiles are widened by sqrt(n /
-    (n-1)) and Student's t. `logs`: for each of the n prompts, the log ratios of its repetitions."""
-    low, high = np.quantile(_resampled(logs), (0.025, 0.975))
-    prompts = len(logs)
-    wider = sqrt(prompts / (prompts - 1)) * student_point(prompts - 1) / NORMAL
-    return value + wider * float(low - value), value + wider * float(high - value)
-
-
-def _resampled(logs: Sequence[Logs]) -> Logs:
-    """Return the log ratio of each of RESAMPLES bootstrap samples, which draw prompts and their repetitions anew."""
-    # With a fixed seed the same measurements give the same interval.
-    random = np.random.default_rng(2402)
-    drawn = random.integers(len(logs), size=(RESAMPLES, len(logs)))
-    medians = np.empty(drawn.shape)
-    for prompt, repeated in enumerate(logs):
-        here = drawn == prompt
-        again = random.integers(len(repeated), size=(int(here.sum()), len(repeated)))
-        medians[here] = np.median(repeated[again], axis=1)
-    means: Logs = medians.mean(axis=1)
-    return means
+    logs = [median(log(one / two) for one, two in zip(*pair, strict=True)) for pair in pairs]
+    value, prompts = fmean(logs), len(logs)
+    if prompts < 3:
+        return Ratio(exp(value), prompts=prompts)
+    reach = student_point(prompts - 1) * stdev(logs) / sqrt(prompts)
+    return Ratio(exp(value), exp(value - reach), exp(value + reach), prompts)
 
 
 def student_point(freedom: int) -> float:

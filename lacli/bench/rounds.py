@@ -67,8 +67,7 @@ def time_answer(
     detokenize: Callable[[Sequence[int]], str],
     deadline: float = inf,
 ) -> Trial:
-    """Decode one answer to its end, or to the first step after `deadline`, a time of `perf_counter`, and time it.
-    Detokenizing is not timed."""
+    """Decode one answer to its end, or to the first step after `deadline`, and time it without its detokenizing."""
     begin = perf_counter()
     first_token_s = prompt_s = 0.0
     steps: list[Step] = []
@@ -154,8 +153,10 @@ class Rounds:
                 answers.append(self.of(0, number)[0].text)
 
     def _fitted(self, exchange: Exchange) -> tuple[Exchange, list[int]]:
-        """Return the exchange and the indices of the points to answer it. If time is short, the answer's limit is lower
-        (16 tokens or more) or the last points are left out."""
+        """Return the exchange and the indices of the points to answer it.
+
+        If time is short, the answer's limit is lower (16 tokens or more) or the last points are left out.
+        """
         able = [*range(len(self.points))]
         prompts = min(LEAST_PROMPTS, sum(len(task.turns) for task in self.tasks)) - len(self.exchanges)
         if prompts < 1:

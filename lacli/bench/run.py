@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
-from pathlib import Path
 from time import perf_counter
 
 from lacli.auto.step_cost import MeasurePlan, StepCost
@@ -14,6 +13,7 @@ from lacli.bench.plan import Axes, Point, Task, by_class, points
 from lacli.bench.report import Format, Machine, as_json, machine_of, summary, table
 from lacli.bench.results import results
 from lacli.bench.rounds import Answer, Ask, Exchange, Rounds, Trial, time_answer
+from lacli.check.compare import possible_modes
 from lacli.engine.engine import Engine, SequenceOptions
 from lacli.engine.load import ModelEngine
 from lacli.engine.replicas import AnyContext
@@ -30,13 +30,12 @@ from lacli.text.format import counted
 class BenchRequest:
     """Prompts, the settings to compare, and the form of the report.
 
-    `state`: the file of measured step costs. `seconds`: for everything, from `begin` on, a time of `perf_counter`.
-    `each`, `repetitions`: limits of prompts a class and of a point's answers to a prompt; None: no limit. `max_tokens`:
-    limit of an answer, None for the task's own. `leave_out`: skip settings whose steps cost more than they can save.
+    `seconds`: for everything, from `begin` on, a time of `perf_counter`. `each`, `repetitions`: limits of prompts a
+    class and of a point's answers to a prompt; None: no limit. `max_tokens`: limit of an answer, None for the task's
+    own. `leave_out`: skip settings whose steps cost more than they can save.
     """
 
     tasks: tuple[Task, ...]
-    state: Path
     seconds: float
     axes: Axes = Axes()
     each: int | None = None
@@ -70,22 +69,19 @@ def compared(
             answer = make_answer(engine, competing, stack)
         deadline = request.begin + request.seconds
         rounds = Rounds(competing, tasks, make_ask(engine), answer, request.repetitions, deadline)
+        if any(point.mode == "auto" for point in competing):
+            plan = MeasurePlan(seconds=min(6.0, request.seconds / 10))
+            engine.learn_cost(plan, screen.note)
+        if request.leave_out and engine.cost:
+            rounds.points = affordable(competing, engine.cost.at(0), screen)
+        screen.note("warming up")
+        rounds.warm_up()
+        most = counted(max(task.max_tokens for task in tasks), "token")
+        screen.note(f"answers of up to {most} to all prompts in turns, until {request.seconds:g} s are over")
         try:
-            if any(point.mode == "auto" for point in competing):
-                plan = MeasurePlan(seconds=min(6.0, request.seconds / 10))
-                engine.learn_cost(plan, request.state, screen.note)
-            if request.leave_out and engine.cost:
-                rounds.points = affordable(competing, engine.cost.at(0), screen)
-            screen.note("warming up")
-            rounds.warm_up()
-        except KeyboardInterrupt:
-            raise Interrupted("stopped before anything was compared") from None
-        kinds, most = len(by_class(tasks)), max(task.max_tokens for task in tasks)
-        of = f" of {kinds} classes" if kinds > 1 else ""
-        prompts = f"{counted(sum(len(task.turns) for task in tasks), 'prompt')}{of} in turns"
-        screen.note(f"{prompts}, answers of up to {counted(most, 'token')}, until {request.seconds:g} s are over")
-        try:
-            _go_through(rounds, screen)
+            with screen.waiting() as say:
+                for _ in rounds:
+                    say(f"{max(deadline - perf_counter(), 0):.0f} s left")
         except KeyboardInterrupt:
             screen.note("stopped; the finished answers follow")
             rounds.interrupted = True
@@ -110,14 +106,7 @@ def finish(rounds: Rounds, machine: Machine, request: BenchRequest, screen: Scre
 
 def choose_points(engine: ModelEngine, axes: Axes, screen: Screen) -> list[Point]:
     """Return the points that `engine` can run, plain decoding first; the screen shows the others with the reason."""
-    modes: Sequence[ModeName] = axes.modes
-    base = engine.settings
-    if why := engine.model.chain_only:
-        back = 0 if base.strict else engine.max_rollback
-        only = f"chains of at most {back} drafted tokens are" if back else "plain decoding is"
-        screen.note(f"only {only} measured: {why}")
-        modes = [mode for mode in modes if mode != "lookahead"] if back else ["plain"]
-        base = base.constrained(max_rollback=back)
+    base, modes = possible_modes(engine, axes.modes, screen.note)
     found, skipped = points(replace(axes, modes=tuple(modes)), base, engine.model_settings)
     if skipped and not found[1:]:
         raise UsageError(f"no setting can run: {skipped[0]}", "try a smaller -W, -N or -G, or a larger -b")
@@ -144,9 +133,11 @@ def affordable(competing: Sequence[Point], cost: StepCost, screen: Screen) -> li
 
 
 def make_answer(engine: ModelEngine, competing: Sequence[Point], stack: ExitStack) -> Answer:
-    """Return a function that decodes an answer of a point with a new engine. All points of a mode share a context;
-    plain decoding uses the context of `engine`, and `stack` closes the others. Raises ModelLoadError if a context does
-    not fit into memory."""
+    """Return a function that decodes an answer of a point with a new engine.
+
+    All points of a mode share a context; plain decoding uses the context of `engine`, and `stack` closes the others.
+    Raises ModelLoadError if a context does not fit into memory.
+    """
     on_backend = False if engine.sampler else engine.model.chooses
     contexts: dict[ModeName, AnyContext] = {"plain": engine.context}
     for mode in dict.fromkeys(point.mode for point in competing):
@@ -173,14 +164,3 @@ def make_ask(engine: ModelEngine) -> Ask:
         return Exchange(task, len(answers), tuple(prompt), min(task.max_tokens, room)) if room >= 8 else None
 
     return ask
-
-
-def _go_through(rounds: Rounds, screen: Screen) -> None:
-    """Take all trials, and count the seconds on a status line."""
-    begin = perf_counter()
-    with screen.progress(max(round(rounds.deadline - begin), 0), "seconds") as advance:
-        shown = 0
-        for _ in rounds:
-            while shown < int(perf_counter() - begin):
-                shown += 1
-                advance()

@@ -185,8 +185,10 @@ class Chat:
             self.notes.append(context_full(self.cells, self.engine.context_hint(self.cells)))
 
     def _prompt(self) -> tuple[str, list[int]]:
-        """Return the conversation as text and as tokens. An answer at its end is followed by a question "?", which some
-        templates need."""
+        """Return the conversation as text and as tokens.
+
+        An answer at its end is followed by a question "?", which some templates need.
+        """
         messages = self.conversation.as_messages()
         question = [] if self.conversation.is_open else [{"role": "user", "content": "?"}]
         rendered = self.engine.prompts.render([*messages, *question])

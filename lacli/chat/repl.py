@@ -10,9 +10,6 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from lacli.chat.commands import PLAIN_WORDS, QUOTES, Commands, is_open, message_of, parse, without_quotes
-from lacli.chat.conversation import Chat
-from lacli.chat.transcript import Log, SavedChat
-from lacli.engine.load import ModelEngine
 from lacli.errors import Interrupted, LacliError, OutputError
 from lacli.interrupts import second_ctrl_c_ends, without_ctrl_c
 from lacli.report import as_lines
@@ -36,7 +33,7 @@ class Lines(Protocol):
 
     def edit(self, text: str) -> None:
         """Let the user edit `text` as the beginning of the next line. Does nothing without line editing."""
-        ...
+        return
 
 
 def open_lines(status: Callable[[int], str], history: Path | None, color: Switch) -> Lines:
@@ -55,7 +52,7 @@ def open_lines(status: Callable[[int], str], history: Path | None, color: Switch
     return TerminalLines(status, history, color)
 
 
-class PipedLines:
+class PipedLines(Lines):
     """Reads lines from a pipe, or from a terminal without line editing. `asks`: print `> ` before reading each line."""
 
     def __init__(self, stream: BinaryIO, *, asks: bool = False) -> None:
@@ -66,9 +63,6 @@ class PipedLines:
         while not (message := without_quotes(self._message())).strip():
             pass
         return message
-
-    def edit(self, text: str) -> None:
-        """Do nothing: without line editing the user cannot edit a text."""
 
     def _message(self) -> str:
         """Return a message's lines, joined. Raises LacliError for invalid UTF-8 or open quotes, EOFError at the end."""
@@ -93,39 +87,6 @@ class PipedLines:
             raise EOFError
         self._number += 1
         return raw.removeprefix(b"\xef\xbb\xbf" if self._number == 1 else b"").rstrip(b"\r\n")
-
-
-def chat(
-    engine: ModelEngine,
-    start: SavedChat,
-    log: Log,
-    screen: Screen,
-    *,
-    first: str,
-    history: Path | None,
-    color: Switch,
-    stats: Detail,
-    commands: bool,
-) -> int:
-    """Run a chat until the user ends it, and return the exit code. Raises Interrupted if Ctrl-C ends the chat.
-
-    `first`: the first message, "" for none. `history`: the file of typed lines, None for none. `stats`: how much to
-    report of each answer. `commands`: piped lines that begin with a slash are commands.
-    """
-    talk, interactive = Chat(engine, start.settings, start.conversation), is_terminal(sys.stdin)
-    own = Commands(talk, log, start.model, start.template, file=start.path)
-    repl = Repl(own, screen, stats, obeys=interactive or commands, interactive=interactive)
-    lines = open_lines(repl.status, history, color)
-    if start.damage:
-        screen.note(start.damage)
-    if interactive:
-        screen.note(f"{engine.model.description}, context {talk.cells:,} tokens; /help for help, Ctrl-D ends")
-        repl.show_last()
-    elif not (commands or first):
-        screen.note("each piped line is a message; with --commands a line that begins with / is a command")
-    repl.run(lines, first)
-    # A user at a terminal has seen the errors; a script needs the exit code.
-    return LacliError.exit_code if repl.failed and not interactive else 0
 
 
 @dataclass
@@ -228,8 +189,10 @@ class Repl:
         return reply.end
 
     def _ask(self, typed: str, lines: Lines) -> None:
-        """Answer the message `typed` with the files of /read before it. If no answer comes, offer `typed` again and
-        keep the files."""
+        """Answer the message `typed` with the files of /read before it.
+
+        If no answer comes, offer `typed` again and keep the files.
+        """
         chat = self.commands.chat
         asked = len(chat.turns)
         try:

@@ -141,8 +141,11 @@ class ChatSettings(AnswerSettings):
 
 
 def settings_from_json(found: object) -> ChatSettings:
-    """Return the settings in `found`, as `ChatSettings.json` wrote them: missing fields have their defaults, unknown
-    fields are ignored. Raises UsageError if `found` is not an object or a value is impossible."""
+    """Return the settings in `found`, as `ChatSettings.json` wrote them.
+
+    Missing fields have their defaults, unknown fields are ignored. Raises UsageError if `found` is not an object or a
+    value is impossible.
+    """
     if not isinstance(found, dict):
         raise UsageError('"settings" is not an object')
     known = {field: value for field, value in found.items() if field in IN_FILES}

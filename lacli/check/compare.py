@@ -21,14 +21,13 @@ from lacli.check.judge import (
     largest_difference,
     plain_logits,
     replay,
-    within,
 )
 from lacli.context import Closing, Context, Floats, Sampler
 from lacli.engine.engine import Engine, SequenceOptions
+from lacli.engine.load import ModelEngine
 from lacli.errors import BatchRefused, LacliError
-from lacli.llamacpp.sampling import SamplingSettings
 from lacli.modes import common_prefix
-from lacli.settings import MODES, DecodeSettings, ModeName
+from lacli.settings import DecodeSettings, ModeName
 from lacli.stats import Step
 from lacli.text.format import counted
 from lacli.verify import SampleAndMatch
@@ -147,7 +146,8 @@ class Comparison(Closing):
         verdict: Verdict = "bug"
         if chosen == tokens[: at + 1] and not isnan(rounding):
             verdict = "rounding"
-        elif not self.repeats and (self.sampler or within(margin, rounding)):
+        # Rounding may move both logits towards each other.
+        elif not self.repeats and (self.sampler or margin <= 2 * rounding):
             verdict = "unclear"
         return Difference(at, plain, other, margin, rounding, verdict)
 
@@ -253,11 +253,15 @@ def check_modes(
     return result
 
 
-def fixed_seed(sampling: SamplingSettings) -> SamplingSettings:
-    """Return the settings with a fixed seed instead of a random one, so that a check can be repeated."""
-    return replace(sampling, seed=7) if sampling.seed < 0 else sampling
+def possible_modes(
+    engine: ModelEngine, modes: Iterable[ModeName], say: Callable[[str], None]
+) -> tuple[DecodeSettings, list[ModeName]]:
+    """Return the engine's settings for drafts that its model can take back, and the `modes` that can use them.
 
-
-def checked_modes(settings: DecodeSettings, only: ModeName | None = None) -> list[DecodeSettings]:
-    """Return `settings` with each mode to check: all modes that draft, or `only` one."""
-    return [replace(settings, mode=mode) for mode in ((only,) if only else MODES[1:])]
+    `say`: gets a sentence if the model takes only chains of drafts, or none.
+    """
+    if not (why := engine.model.chain_only):
+        return engine.settings, [*modes]
+    back = 0 if engine.settings.strict else engine.max_rollback
+    say(f"{f'no lookahead, and drafts of at most {back} tokens' if back else 'plain decoding only'}: {why}")
+    return engine.settings.constrained(max_rollback=back), [mode for mode in modes if back and mode != "lookahead"]

@@ -41,11 +41,6 @@ class Difference:
     verdict: Verdict
 
 
-def within(margin: float, rounding: float) -> bool:
-    """Return whether rounding explains a margin: it may move both logits towards each other, each by `rounding`."""
-    return margin <= 2 * rounding
-
-
 def largest_difference(logits: Floats, others: Floats) -> float:
     """Return the largest difference between two arrays of logits; equal infinities do not differ."""
     with np.errstate(invalid="ignore"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated, Literal
 
 import typer
@@ -58,9 +57,7 @@ def bench(
     """
     from lacli.bench.plan import Axes, parse_names, parse_numbers, tasks_of
     from lacli.bench.run import BenchRequest, compared, finish
-    from lacli.check.compare import fixed_seed
     from lacli.terminal.screen import Screen
-    from lacli.text.records import state_file
 
     screen = Screen(quiet=quiet)
     # A download takes none of the seconds.
@@ -69,7 +66,6 @@ def bench(
     numbers = [tuple(parse_numbers(text, flag)) if text else () for flag, text in sizes.items()]
     request = BenchRequest(
         tasks=tuple(tasks_of(prompts, classes)),
-        state=state_file(),
         seconds=seconds,
         each=each,
         repetitions=repetitions,
@@ -78,8 +74,6 @@ def bench(
         form=output,
         leave_out=typed(called).isdisjoint(COMPARED),
     )
-    plain = replace(loading.decode_settings, mode="plain")
-    loading = replace(loading, decode_settings=plain, sampling=fixed_seed(loading.sampling))
-    with loading.opened(str(path), PromptOptions(), screen) as engine:
+    with loading.as_reference.opened(str(path), PromptOptions(), screen) as engine:
         rounds, machine = compared(engine, request, screen)
     finish(rounds, machine, request, screen)

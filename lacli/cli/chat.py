@@ -1,7 +1,8 @@
-"""The command `lacli chat`: turns its flags into settings, and calls `lacli.chat.repl.chat`."""
+"""The command `lacli chat`: turns its flags, and a chat of --load, into settings, and runs the chat."""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from typing import Annotated
 
@@ -9,6 +10,7 @@ import typer
 
 from lacli.cli import options
 from lacli.cli.options import IN_FILE, CachedLoading, PromptOptions, setting, typed, with_groups
+from lacli.errors import LacliError
 from lacli.settings import PRESETS
 
 Load = Annotated[str | None, typer.Option("--load", metavar="FILE", help="Continue a chat that /save or --log wrote.")]
@@ -36,10 +38,12 @@ def chat(
     """Chat with a model. PROMPT is the first message; /help lists the commands."""
     from platformdirs import user_state_path
 
-    from lacli.chat.conversation import Conversation
-    from lacli.chat.repl import chat as talk
+    from lacli.chat.commands import Commands as ChatCommands
+    from lacli.chat.conversation import Chat, Conversation
+    from lacli.chat.repl import Repl, open_lines
     from lacli.chat.settings import IN_FILES, ChatSettings
     from lacli.chat.transcript import Log, SavedChat, movable, read_chat
+    from lacli.terminal.input import is_terminal
     from lacli.terminal.screen import Screen
     from lacli.text.files import check_text
     from lacli.text.template import STOPS
@@ -64,27 +68,24 @@ def chat(
             loading = replace(loading, model_settings=replace(loading.model_settings, context=saved.context))
         if not given & {"model_file", "hf_repo"} and called.params["argument"] in (None, prompt):
             model = saved.model or model
-    template = question.chat_template
-    start = replace(
-        saved,
-        model=movable(model or ""),
-        template=template if template.lower() in STOPS else movable(template),
-        conversation=Conversation(question.system, saved.conversation.messages),
-        settings=settings,
-    )
+    template, name = question.chat_template, movable(model or "")
+    template = template if template.lower() in STOPS else movable(template)
     first = check_text(prompt or "", "the first message")
-    screen = Screen(color=color, quiet=quiet, show_accepted=show_accepted)
+    screen, interactive = Screen(color=color, quiet=quiet, show_accepted=show_accepted), is_terminal(sys.stdin)
     with Log(log) as kept, loading.opened(model or None, question, screen) as engine:
-        code = talk(
-            engine,
-            start,
-            kept,
-            screen,
-            first=first,
-            history=user_state_path("lacli", appauthor=False) / "history" if history else None,
-            color=color,
-            stats=stats,
-            commands=commands,
-        )
-    if code:
-        raise typer.Exit(code)
+        talk = Chat(engine, settings, Conversation(question.system, saved.conversation.messages))
+        own = ChatCommands(talk, kept, name, template, file=saved.path)
+        repl = Repl(own, screen, stats, obeys=interactive or commands, interactive=interactive)
+        kept_lines = user_state_path("lacli", appauthor=False) / "history" if history else None
+        lines = open_lines(repl.status, kept_lines, color)
+        if saved.damage:
+            screen.note(saved.damage)
+        if interactive:
+            screen.note(f"{engine.model.description}, context {talk.cells:,} tokens; /help for help, Ctrl-D ends")
+            repl.show_last()
+        elif not (commands or first):
+            screen.note("each piped line is a message; with --commands a line that begins with / is a command")
+        repl.run(lines, first)
+    # A user at a terminal has seen the errors; a script needs the exit code.
+    if repl.failed and not interactive:
+        raise typer.Exit(LacliError.exit_code)

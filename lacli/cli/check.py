@@ -11,7 +11,8 @@ import typer
 from lacli.cli import options
 from lacli.cli.options import Loading, PromptOptions, typed, with_groups
 from lacli.errors import Interrupted, UsageError
-from lacli.llamacpp.settings import ContextSize, check_rows, fit_to_batch
+from lacli.llamacpp.settings import ContextSize, fit_to_batch
+from lacli.settings import MODES
 
 Predict = Annotated[
     int, typer.Option("-n", "--predict", "--n-predict", "--max-tokens", min=1, help="Limit each answer to N tokens.")
@@ -50,36 +51,23 @@ def check(
     screen = Screen(quiet=quiet)
     tasks = read_tasks(prompts or str(files("lacli") / "data" / "check_prompts.jsonl"))
     tasks = [task for group in by_class(tasks).values() for task in group[:each]]
-    only = loading.decode_settings.mode if "mode" in typed(called) else None
-    plain = replace(loading.decode_settings, mode="plain")
-    loading = replace(loading, decode_settings=plain, sampling=compare.fixed_seed(loading.sampling))
-    with loading.opened(model, PromptOptions(), screen) as engine:
+    wanted = (loading.decode_settings.mode,) if "mode" in typed(called) else MODES[1:]
+    with loading.as_reference.opened(model, PromptOptions(), screen) as engine:
         opened, model_settings = engine.model, engine.model_settings
-        modes = [fit_to_batch(each, model_settings) for each in compare.checked_modes(engine.settings, only)]
-        if why := opened.chain_only:
-            back = 0 if engine.settings.strict else engine.max_rollback
-            modes = [each.constrained(max_rollback=back) for each in modes if back and each.mode != "lookahead"]
-            checked = f"only chains of at most {back} drafted tokens are checked" if modes else "no mode can be checked"
-            screen.note(f"{checked}: {why}")
-        for mode in modes:
-            check_rows(mode, model_settings)
-        if not engine.sampling.greedy:
-            screen.note(f"sampling with seed {engine.sampling.seed}")
-        try:
-            asked = [engine.prompts.question(task.turns[0], task.system, raw=task.raw) for task in tasks]
-            # Each mode opens its own context, and memory may not hold one more.
-            engine.context.close()
-            result = compare.check_modes(
-                lambda mode: open_context(opened, model_settings, ContextSize.of(mode), backend_greedy=False),
-                asked,
-                modes,
-                predict,
-                sampler=engine.sampler,
-                repeats=not opened.offloaded,
-                progress=screen.note,
-            )
-        except KeyboardInterrupt:
-            raise Interrupted("stopped before any mode had answered") from None
+        settings, possible = compare.possible_modes(engine, wanted, screen.note)
+        modes = [fit_to_batch(replace(settings, mode=mode), model_settings) for mode in possible]
+        asked = [engine.prompts.question(task.turns[0], task.system, raw=task.raw) for task in tasks]
+        # Each mode opens its own context, and memory may not hold one more.
+        engine.context.close()
+        result = compare.check_modes(
+            lambda mode: open_context(opened, model_settings, ContextSize.of(mode), backend_greedy=False),
+            asked,
+            modes,
+            predict,
+            sampler=engine.sampler,
+            repeats=not opened.offloaded,
+            progress=screen.note,
+        )
         screen.line(as_json(engine, result) if json else as_lines(engine, result, terminal_columns()))
     if result.stopped:
         raise Interrupted("")

@@ -67,8 +67,10 @@ COMMON = (
 
 
 class Command(TyperCommand):
-    """A command whose help groups the options under headings; if there are many, only --help-all shows them all. The
-    flag --stats needs no value."""
+    """A command whose help groups the options under headings; if there are many, only --help-all shows them all.
+
+    The flag --stats needs no value.
+    """
 
     shows_all = False
 

@@ -12,7 +12,7 @@ import typer
 
 from lacli.cli import options
 from lacli.cli.options import model_names, with_groups
-from lacli.errors import Interrupted, LacliError, ModelLoadError, UsageError
+from lacli.errors import LacliError, ModelLoadError, UsageError
 from lacli.hub.names import Alias, HubModel, own_aliases, read_aliases, read_name
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings
@@ -151,24 +151,19 @@ def cost(
     screen = Screen(quiet=quiet)
     path = options.model_path(model, screen, offline)
     settings, fault = working_settings(settings)
-    screen.notes([fault] if fault else [], [])
+    if fault:
+        screen.note(fault)
     settings = choose_library(path, settings)
 
     def measured() -> Cost:
         with loading_model(screen, verbose=verbose) as loading:
             opened = model_class(settings)(path, settings, verbose=verbose, loading=loading)
         with opened:
-            try:
-                return measure_cost(opened, settings, plan, open_context, screen.note)
-            except KeyboardInterrupt:
-                raise Interrupted("stopped before the steps were measured") from None
+            return measure_cost(opened, settings, plan, open_context, screen.note)
 
     found, is_saved = cost_of(path, settings, plan, state_file(), measured, fresh=fresh, progress=screen.note)
     if not (found.is_usable or found.chain_only or chosen[1][-1] < LEAST_MEASURED):
         what = "the machine is too busy, or too slow, to time steps of enough rows"
         raise LacliError(what, "try again when other programs are idle, or give more --seconds")
     age = time() - found.measured_at if is_saved else None
-    columns = terminal_columns()
-    screen.line(
-        cost_json(path, settings, found, is_saved=is_saved) if json else cost_lines(settings, found, age, width=columns)
-    )
+    screen.line(cost_json(path, settings, found, is_saved=is_saved) if json else cost_lines(settings, found, age))

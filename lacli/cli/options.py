@@ -112,8 +112,10 @@ def parameter(each: Option) -> Parameter:
 
 
 def group(make: Callable[..., Made], *options: Parameter) -> Callable[..., Made]:
-    """Return a function with the parameters `options`. It calls `make` with all that are not None, lists as tuples, and
-    raises UsageError if a text is given twice, as an option and as a file."""
+    """Return a function with the parameters `options`, which calls `make` with all that are not None, lists as tuples.
+
+    It raises UsageError if a text is given twice, as an option and as a file.
+    """
     # In an annotation Typer keeps the first flag as its default.
     flags = {each.name: each.annotation.__metadata__[0].default for each in options}
 
@@ -241,7 +243,9 @@ def names_model(text: str) -> bool:
 
 def model_path(model: str | None, screen: Screen, offline: bool = False) -> Path:
     """Return the file of `model`, None for the installed SmolLM2. A missing file is downloaded, unless `offline`.
-    Raises LacliError if no file is found."""
+
+    Raises LacliError if no file is found.
+    """
     from lacli.hub.download import find_model
     from lacli.hub.names import SMOLLM2, own_aliases, smollm2_file
 
@@ -335,6 +339,12 @@ class Loading:
     prompt_cache: str | None = field(default=None, init=False)
     prompt_cache_ro: bool = field(default=False, init=False)
 
+    @property
+    def as_reference(self) -> Loading:
+        """The settings for plain decoding, with a fixed seed instead of a random one: a comparison can be repeated."""
+        sampling = replace(self.sampling, seed=7) if self.sampling.seed < 0 else self.sampling
+        return replace(self, decode_settings=replace(self.decode_settings, mode="plain"), sampling=sampling)
+
     @contextmanager
     def opened(
         self,
@@ -355,7 +365,6 @@ class Loading:
         from lacli.engine.load import open_engine
         from lacli.engine.prompt_cache import PromptCache
         from lacli.terminal.screen import loading_model
-        from lacli.text.records import state_file
         from lacli.text.template import read_variables
 
         path = model_path(model, screen, self.offline)
@@ -376,8 +385,9 @@ class Loading:
         with opened as engine:
             if measure and engine.slots > 1 and engine.settings.mode == "auto" and not engine.cost:
                 screen.note(f"measuring what steps cost here, about {SERVING.seconds:g} s; --no-measure leaves it out")
-                engine.learn_cost(SERVING, state_file(), screen.note)
-            screen.notes(engine.notes, engine.warnings)
+                engine.learn_cost(SERVING, screen.note)
+            for sentence in engine.notes:
+                (screen.warn if sentence in engine.warnings else screen.note)(sentence)
             if self.prompt_cache:
                 engine.cache = PromptCache(self.prompt_cache, engine, screen.note, read_only=self.prompt_cache_ro)
             yield engine

@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from io import FileIO
@@ -204,11 +204,10 @@ def answer_file(
         if left := [index for index in range(len(rows)) if index not in lines.answered]:
             slots = min(parallel or (1 if loading.decode_settings.strict else PARALLEL), len(left))
             with loading.opened(name, question, screen, slots) as engine, Model(engine) as model:
-                bar = screen.progress(len(left), "answers") if answers else nullcontext(lambda: None)
                 try:
                     # `timeout -s INT` sends the signal to a program and to its group: two within 50 ms are one.
-                    with second_ctrl_c_ends(0.05), bar as advance:
-                        screen.note(asyncio.run(_answer_all(model, rows, left, lines, advance)))
+                    with second_ctrl_c_ends(0.05), screen.waiting(shown=answers is not None) as say:
+                        screen.note(asyncio.run(_answer_all(model, rows, left, lines, say)))
                 except KeyboardInterrupt:
                     what = f"stopped: {len(lines.answered):,} of {counted(len(rows), 'answer')} written"
                     raise Interrupted(what, "the same command with -o continues") from None
@@ -218,18 +217,18 @@ def answer_file(
 
 
 async def _answer_all(
-    model: Model, rows: Sequence[PromptRow], left: Sequence[int], lines: Answers, advance: Callable[[], None]
+    model: Model, rows: Sequence[PromptRow], left: Sequence[int], lines: Answers, say: Callable[[str], None]
 ) -> str:
-    """Answer rows `left` (indices); for each add a line to `lines` and call `advance`. Returns a summary in words."""
-    begin, tokens, indices, engine = perf_counter(), 0, iter(left), model.engine
+    """Answer rows `left` (indices); for each add a line to `lines`, and `say` how many. Returns a summary in words."""
+    begin, done, tokens, indices, engine = perf_counter(), 0, 0, iter(left), model.engine
 
     async def answer_next() -> None:
-        nonlocal tokens
+        nonlocal done, tokens
         for index in indices:
             row = {"index": index, **rows[index].repeated, **await _answered(model, rows[index])}
             lines.add(row)
-            tokens += row.get("predicted_n", 0)
-            advance()
+            done, tokens = done + 1, tokens + row.get("predicted_n", 0)
+            say(f"answers: {done:,}/{len(left):,}")
 
     # One task more than slots tokenizes the next prompt before a slot is free.
     await asyncio.gather(*(answer_next() for _ in range(engine.slots + 1)))

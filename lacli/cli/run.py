@@ -102,8 +102,10 @@ def first_block(text: str) -> str:
 def answer(
     model: str | None, text: str, question: PromptOptions, loading: Loading, screen: Screen, *, form: str, stats: Detail
 ) -> None:
-    """Answer the prompt `text`. `form`: print "text", a "json" object, or a "block", the first fenced block of the
-    answer. After Ctrl-C it prints the answer so far and raises Interrupted."""
+    """Answer the prompt `text`, and print the answer. After Ctrl-C, print the answer so far and raise Interrupted.
+
+    `form`: print "text", a "json" object, or a "block", the first fenced block of the answer.
+    """
     from lacli.interrupts import second_ctrl_c_ends, without_ctrl_c
     from lacli.report import as_json, as_lines, context_full
     from lacli.text.format import counted

@@ -18,7 +18,7 @@ from lacli.text.files import read_text
 class ServerOptions:
     """Options of the server: its address, keys and certificate, and the routes that it answers."""
 
-    host: str = option("127.0.0.1", "Address to listen on, or unix:PATH.")
+    host: str = option("127.0.0.1", "Address, or unix:PATH.")
     port: int = option(8080, "Port. 0: a free one.", least=0, most=65535)
     parallel: int = option(0, "Decode this many answers at a time.", "-np", "--parallel", least=0, shown=str(PARALLEL))
     drain: float = option(10.0, "Seconds to finish answers when the server stops.", least=0)

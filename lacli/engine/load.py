@@ -27,7 +27,6 @@ from lacli.llamacpp.settings import (
     ContextSize,
     ModelSettings,
     check_draws,
-    check_rows,
     fit_to_batch,
     shared_settings,
     strict_settings,
@@ -66,7 +65,7 @@ def open_engine(
     model_settings, fault = working_settings(model_settings)
     notes = [fault] if fault else []
     sampling = sampling or SamplingSettings()
-    check_rows(fit_to_batch(decode_settings, model_settings), model_settings)
+    fit_to_batch(decode_settings, model_settings)
     strict = decode_settings.strict
     if strict:
         if model_settings.rpc:
@@ -182,10 +181,10 @@ class ModelEngine(Engine, Closing):
         self.context.clear()
         return Cost(by_context, change_s, plan)
 
-    def learn_cost(self, plan: MeasurePlan, state: Path, progress: Callable[[str], None]) -> None:
-        """Use the step costs in the file `state`; if they do not cover `plan`, measure and save them."""
+    def learn_cost(self, plan: MeasurePlan, progress: Callable[[str], None]) -> None:
+        """Use the saved step costs; if they do not cover `plan`, measure and save them."""
         measured = partial(measure_cost, self.model, self.model_settings, plan, open_context, progress)
-        cost, _ = cost_of(self.model.path, self.model_settings, plan, state, measured, progress=progress)
+        cost, _ = cost_of(self.model.path, self.model_settings, plan, state_file(), measured, progress=progress)
         self.use_cost(cost)
 
     def adapt(self, decode_settings: DecodeSettings, sampling: SamplingSettings) -> bool:
@@ -256,9 +255,7 @@ class ModelEngine(Engine, Closing):
             settings = replace(settings, mode="plain").constrained(max_rollback=0)
         settings, notes = restrict_to_chain(settings, self.model.chain_only, lambda: self.max_rollback)
         self.notes += notes
-        settings = fit_to_batch(settings, self.model_settings).for_slots(self.slots)
-        check_rows(settings, self.model_settings)
-        return settings
+        return fit_to_batch(settings, self.model_settings).for_slots(self.slots)
 
     def _complete_sampling(self, sampling: SamplingSettings) -> SamplingSettings:
         sampling, warnings = self.complete_sampling(sampling)

@@ -19,7 +19,7 @@ from lacli.llamacpp.gguf import Header, read_header
 from lacli.llamacpp.library import start
 from lacli.llamacpp.machine import with_threads
 from lacli.llamacpp.model import LARGEST_DEFAULT_LIMIT, LlamaModel
-from lacli.llamacpp.settings import ContextSize, ModelSettings, check_rows
+from lacli.llamacpp.settings import ContextSize, ModelSettings, fit_to_batch
 from lacli.settings import MODES, DecodeSettings, ModeName
 from lacli.text.format import age_in_words, align_columns, count_in_words, printable, size_in_words
 
@@ -189,7 +189,7 @@ def make_card(
     UsageError if a step of `decode_settings` has more rows than a batch.
     """
     header, settings = read_header(path), with_threads(model_settings)
-    check_rows(decode_settings, settings)
+    fit_to_batch(decode_settings, settings)
     notes, memory = list[str](), list[Memory]()
     try:
         with LlamaModel(path, settings, verbose=verbose, simulated=True) as model:

@@ -150,20 +150,19 @@ class ModelSettings:
 
 
 def fit_to_batch(decode_settings: DecodeSettings, model_settings: ModelSettings) -> DecodeSettings:
-    """Return `decode_settings`, in mode auto with `auto_rows` so small that no step has more rows than a batch (-b)."""
-    if decode_settings.mode != "auto":
-        return decode_settings
-    most = model_settings.batch
-    if decode_settings.constraints.ordered:
-        # The accepted tokens are decoded again with the next step.
-        most = min((most + 1) // 2, most + 1 - decode_settings.constraints.min_outputs)
-    return replace(decode_settings, auto_rows=max(min(decode_settings.auto_rows, most), 1))
+    """Return `decode_settings`, in mode auto with `auto_rows` so small that no step has more rows than a batch (-b).
 
-
-def check_rows(decode_settings: DecodeSettings, model_settings: ModelSettings) -> None:
-    """Raise UsageError if a step can have more rows than one batch (-b)."""
-    if (rows := decode_settings.max_rows) > model_settings.batch:
+    Raises UsageError if a step of another mode can have more.
+    """
+    fitted, most = decode_settings, model_settings.batch
+    if fitted.mode == "auto":
+        if fitted.constraints.ordered:
+            # The accepted tokens are decoded again with the next step.
+            most = min((most + 1) // 2, most + 1 - fitted.constraints.min_outputs)
+        fitted = replace(fitted, auto_rows=max(min(fitted.auto_rows, most), 1))
+    if (rows := fitted.max_rows) > model_settings.batch:
         raise UsageError(f"a step has up to {rows} rows and -b is {model_settings.batch}", f"-b {rows} has room for it")
+    return fitted
 
 
 @dataclass(frozen=True)

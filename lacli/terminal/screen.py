@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from io import StringIO, TextIOWrapper
-from itertools import count
 from json import dumps
 from shutil import get_terminal_size
 from textwrap import fill
@@ -79,25 +78,12 @@ class Screen:
         text = content if isinstance(content, str) else dumps(content, ensure_ascii=False)
         self._put(f"{printable(text, lines=True) if self._on_terminal else text}\n")
 
-    def notes(self, sentences: Iterable[str], warnings: Collection[str]) -> None:
-        """Print `sentences` on stderr; if quiet, only sentences that are in `warnings` too."""
-        for sentence in sentences:
-            (self.warn if sentence in warnings else self.note)(sentence)
-
     def warn(self, sentence: str) -> None:
         self.say(f"lacli: {sentence}")
 
     def note(self, sentence: str) -> None:
         if not self.quiet:
             self.say(f"lacli: {sentence}", "dim")
-
-    @contextmanager
-    def progress(self, total: int, words: str) -> Iterator[Callable[[], None]]:
-        """Show `words` and a count up to `total` on a status line in the block. Yields a function that adds one."""
-        done = count(1)
-        with self.waiting() as say:
-            say(f"{words}: 0/{total:,}")
-            yield lambda: say(f"{words}: {next(done):,}/{total:,}")
 
     @contextmanager
     def waiting(self, *, shown: bool = True) -> Iterator[Callable[[str], None]]:
@@ -198,9 +184,11 @@ class Screen:
 
 @contextmanager
 def loading_model(screen: Screen, *, verbose: bool = False) -> Iterator[Callable[[float], None]]:
-    """Show a status line while the block loads a model; Ctrl-C then ends the process. From now on, after the block too,
-    a failed assertion of llama.cpp ends the process with one line. Yields a function that shows the loaded share of the
-    weights, 0 to 1. `verbose`: show llama.cpp's log instead."""
+    """Show a status line while the block loads a model; Ctrl-C then ends the process.
+
+    From now on, after the block too, a failed assertion of llama.cpp ends the process with one line. Yields a function
+    that shows the loaded share of the weights, 0 to 1. `verbose`: show llama.cpp's log instead.
+    """
     with ctrl_c_ends_at_once(), screen.waiting(shown=not verbose) as say:
         say("loading the model")
         end_at_abort(screen, "the model's file may be damaged: fetch it again")

@@ -18,7 +18,7 @@ from lacli.llamacpp.devices import Device
 from lacli.llamacpp.machine import with_threads
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings, ModeName
-from lacli.text.records import HASHED, NAME, Records, state_file
+from lacli.text.records import HASHED, NAME, Records
 from tests.loading import generate, load
 
 COST = Cost(
@@ -211,5 +211,5 @@ def test_a_session_measures_what_steps_cost_once_and_later_ones_know_it(
     for known in (False, True):
         with load(model_settings=session.model_settings, decode_settings=session.settings) as other:
             assert bool(other.cost) is known
-            other.learn_cost(plan, state_file(), told.append)
+            other.learn_cost(plan, told.append)
             assert other.cost and told[0].startswith("timing") and len(told) == 1

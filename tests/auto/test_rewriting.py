@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from lacli.auto.suffix import EXPECTED_AFTER_CHANGE as EXPECTED
 from lacli.auto.suffix import MAX_CHANGE, MIN_COPY, RewritingSource, SuffixSource
-from tests.fakes.scripted_context import RecordedHits
+from tests.fakes.scripted_context import RecordedHits, chain
 
 END = 1000
 
@@ -28,12 +28,7 @@ class Pair:
         self.source.begin(self.text)
 
     def chain(self, length: int) -> list[tuple[int, float]]:
-        """The first draft, the one after it, and so on."""
-        found, drafts = list[tuple[int, float]](), self.source.first(self.text)
-        while drafts and len(found) < length:
-            found.append((drafts[0].token, drafts[0].probability))
-            drafts = self.source.after(drafts[0])
-        return found
+        return chain(self.source, self.text, length)
 
     def tokens(self, length: int) -> list[int]:
         return [token for token, _ in self.chain(length)]

@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from lacli.auto.suffix import EXPECTED, OTHER, PROBES, SuffixSource, kind_of
-from tests.fakes.scripted_context import RecordedHits
+from tests.fakes.scripted_context import RecordedHits, chain
 
 few_tokens = st.integers(0, 3)
 texts = st.lists(few_tokens, min_size=1, max_size=40)
@@ -26,15 +26,6 @@ def begun(text: list[int], ends: Container[int] = ()) -> SuffixSource:
     source = SuffixSource(is_end=ends.__contains__)
     source.begin(text)
     return source
-
-
-def chain(source: SuffixSource, text: list[int], length: int) -> list[tuple[int, float]]:
-    """The first draft, the first one after it, and so on."""
-    found, drafts = list[tuple[int, float]](), source.first(text)
-    while drafts and len(found) < length:
-        found.append((drafts[0].token, drafts[0].probability))
-        drafts = source.after(drafts[0])
-    return found
 
 
 def longest(text: list[int], ends: Container[int] = ()) -> tuple[int, int]:

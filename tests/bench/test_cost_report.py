@@ -42,7 +42,7 @@ def of_rows(*times: float) -> Cost:
     ],
 )
 def test_the_conclusion_says_what_follows(found: Cost, words: str) -> None:
-    assert words in " ".join(cost_lines(SETTINGS, found, width=400).split())
+    assert words in " ".join(cost_lines(SETTINGS, found).split())
     assert words in cost_json(Path("toy"), SETTINGS, found, is_saved=False)["summary"]
 
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from lacli.batch import Batch
-from lacli.check.compare import CheckResult, check_modes, checked_modes
-from lacli.check.judge import PLAIN, largest_difference, plain_logits, within
+from lacli.check.compare import CheckResult, check_modes
+from lacli.check.judge import PLAIN, largest_difference, plain_logits
 from lacli.context import Context, Sampler
 from lacli.engine.engine import Engine, SequenceOptions
 from lacli.errors import BatchRefused
-from lacli.settings import DecodeSettings
+from lacli.settings import MODES, DecodeSettings
 from tests.fakes.context import FakeContext
 from tests.fakes.sampler import FakeSampler
 from tests.fakes.wrong_contexts import WRONG, FaintMask, LateCopy, Rounding, Tied, WrongMask
@@ -32,12 +33,13 @@ DECODING = DecodeSettings(mode="lookahead", window=4, ngram=4, guesses=4)
 
 def run_check(kind: type[FakeContext], sampler: Sampler | None = None, **more: Any) -> CheckResult:
     """A check on engines of a kind. modes: as `check` takes them; the four that guess otherwise."""
+    modes = more.pop("modes", [replace(DECODING, mode=mode) for mode in MODES[1:]])
 
     @contextmanager
     def opened(settings: DecodeSettings) -> Iterator[Context]:
         yield kind(CELLS, CELLS, settings.ids, max_outputs=max(settings.ids, settings.max_outputs))
 
-    return check_modes(opened, PROMPTS, more.pop("modes", checked_modes(DECODING)), LIMIT, sampler=sampler, **more)
+    return check_modes(opened, PROMPTS, modes, LIMIT, sampler=sampler, **more)
 
 
 @pytest.mark.parametrize("kind", [FakeContext, Tied])
@@ -60,7 +62,7 @@ def test_if_a_replay_need_not_repeat_a_run_a_small_margin_is_unclear() -> None:
     assert "unclear" in {run.verdict for _, _, run in run_check(FaintMask, repeats=False).differing}
     differences = [run.difference for _, _, run in run_check(FaintMask).differing if run.difference]
     bugs = [each for each in differences if each.verdict == "bug"]
-    assert any(within(each.margin, each.rounding) for each in bugs), "a replay that repeats a run shows the mistake"
+    assert any(each.margin <= 2 * each.rounding for each in bugs), "a replay that repeats a run shows the mistake"
     assert run_check(WrongMask, repeats=False).verdict == "bug"
 
 
@@ -91,9 +93,7 @@ def test_a_text_that_is_plains_up_to_a_refused_step_has_no_other_difference() ->
     assert any("llama_decode failed (-1)" in run.failure for _, _, run in run_check(LateCopy).differing)
 
 
-def test_rounding_closes_a_margin_of_at_most_twice_its_size() -> None:
-    assert within(0.5, 0.25) and not within(0.51, 0.25)
-    assert not within(float("nan"), 0.25) and not within(0.5, float("nan"))
+def test_equal_infinite_logits_do_not_differ() -> None:
     assert largest_difference(np.array([-np.inf, 1.0]), np.array([-np.inf, 1.5])) == 0.5
     assert largest_difference(np.array([-np.inf, 1.0]), np.array([0.0, 1.0])) == np.inf
 

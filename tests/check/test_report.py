@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from lacli.check.compare import CheckResult, checked_modes
+from lacli.check.compare import CheckResult
 from lacli.check.report import as_json, as_lines, conclusion
 from lacli.engine.load import ModelEngine
 from lacli.llamacpp.sampling import SamplingSettings
@@ -73,15 +73,3 @@ def test_the_verdict_comes_first_and_the_table_gives_each_parting_its_numbers(
     assert sum(verdict.startswith("BUG: ") for verdict in verdicts) == found.counts.bugs
     assert sum(verdict.startswith("rounding: ") for verdict in verdicts) == found.counts.rounding
     assert all(re.search(r"\d", verdict) for verdict in verdicts)
-
-
-def test_a_check_that_was_stopped_says_so_and_has_what_was_finished() -> None:
-    def pressed(sentence: str) -> None:
-        if sentence.startswith("lookahead"):
-            raise KeyboardInterrupt
-
-    found = run_check(FakeContext, progress=pressed)
-    assert [mode.settings.mode for mode in found.modes] == ["jacobi", "lookup"]
-    assert said(ENGINE, found).startswith("Stopped early") and as_json(ENGINE, found)["stopped"]
-    with pytest.raises(KeyboardInterrupt):
-        run_check(FakeContext, modes=checked_modes(DECODING, "lookahead"), progress=pressed)

@@ -51,9 +51,9 @@ def test_a_mistake_ends_with_3(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("flags", "modes", "said"),
     [
-        ((), ["jacobi", "lookup", "auto"], "only chains of at most 8 drafted tokens are checked"),
-        (("-b", "6", "--mode", "auto"), ["auto"], "only chains of at most 4 drafted tokens are checked"),
-        (("--mode", "lookahead"), [], "no mode can be checked"),
+        ((), ["jacobi", "lookup", "auto"], "drafts of at most 8 tokens"),
+        (("-b", "6", "--mode", "auto"), ["auto"], "drafts of at most 4 tokens"),
+        (("--mode", "lookahead"), [], "no lookahead, and drafts of at most 8 tokens"),
     ],
 )
 def test_a_model_that_goes_back_along_chains_is_checked_without_lookahead(
@@ -80,9 +80,12 @@ def test_ctrl_c_later_shows_what_was_finished(monkeypatch: pytest.MonkeyPatch) -
 
     seen: list[Any] = []
     monkeypatch.setattr(Comparison, "one", pressed)
-    done = check("-q", "-n", "8")
-    assert done.code == 130 and done.out.startswith("Stopped early")
-    assert "jacobi     2 of 2" in done.out and "lookup" not in done.out
+    done = check("-q", "-n", "8", "--json")
+    found = json.loads(done.out)
+    assert done.code == 130 and found["stopped"] and found["summary"].startswith("Stopped early")
+    assert [(mode["mode"], mode["answers"]) for mode in found["modes"]] == [("jacobi", 2)]
+    nothing = check("-q", "-n", "8", "--mode", "lookup")
+    assert (nothing.code, nothing.out) == (130, "")
 
 
 def test_prompts_are_a_file_and_each_takes_some_of_every_class(tmp_path: Path) -> None:

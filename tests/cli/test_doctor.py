@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,34 +17,20 @@ from tests.program import call, run
 PROCESSOR = Device(CPU, "A processor", False, 16 * GIB, 16 * GIB)
 CARD = Device("CUDA0", "A card", True, 20 * GIB, 24 * GIB)
 
-Play = Callable[..., None]
-
-
-@pytest.fixture
-def play(monkeypatch: pytest.MonkeyPatch) -> Play:
-    """Let functions of the doctor give these values; at first those of a machine on which all is well."""
-
-    def change(**values: Any) -> None:
-        for name, value in values.items():
-            place = "lacli.llamacpp.devices.devices" if name == "devices" else f"{doctor.__name__}.{name}"
-            monkeypatch.setattr(place, value if callable(value) else lambda *_, value=value: value)
-
-    change(devices=[PROCESSOR], gpu_kind="")
-    return change
-
 
 @pytest.mark.parametrize(
-    ("changes", "state", "words"),
+    ("devices", "gpu", "state", "words"),
     [
-        ({}, "fine", "CPU: A processor, 16.0 GiB"),
-        ({"devices": [CARD, PROCESSOR]}, "fine", "CUDA0: A card, 20.0 of 24.0 GiB free"),
-        ({"gpu_kind": "cuda"}, "better", "does not use the GPU here"),
+        ([PROCESSOR], "", "fine", "CPU: A processor, 16.0 GiB"),
+        ([CARD, PROCESSOR], "", "fine", "CUDA0: A card, 20.0 of 24.0 GiB free"),
+        ([PROCESSOR], "cuda", "better", "does not use the GPU here"),
     ],
 )
 def test_the_devices_are_the_ones_that_llama_cpp_uses(
-    changes: dict[str, Any], state: str, words: str, play: Play
+    devices: list[Device], gpu: str, state: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    play(**changes)
+    monkeypatch.setattr("lacli.llamacpp.devices.devices", lambda: devices)
+    monkeypatch.setattr(doctor, "gpu_kind", lambda: gpu)
     found = doctor.check_devices()
     assert found.state == state and words in found.words and ("pip install" in found.todo) == (state == "better")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -124,46 +124,42 @@ def test_a_dropped_engine_gives_its_samplers_contexts_and_model_back(
     assert sorted(freed[:-1]) == ["llama_free", *["llama_sampler_free"] * 2] and freed[-1] == "llama_model_free"
 
 
-@pytest.fixture(scope="module")
-def opened(tiny: Path) -> Iterator[ModelEngine]:
+def test_half_of_a_character_is_refused_wherever_it_comes_from(tiny: Path) -> None:
     with load(tiny, model_settings=SETTINGS, decode_settings=LOOKAHEAD, template=None) as engine:
-        yield engine
+        with pytest.raises(PromptError, match="the prompt is not valid Unicode"):
+            generate(engine, "\ud800")
+        with pytest.raises(PromptError, match="the prompt is not valid Unicode"):
+            engine.prompts.conversation(as_messages("the thing", "the \udcff thing"))
 
 
-def test_half_of_a_character_is_refused_wherever_it_comes_from(opened: ModelEngine) -> None:
-    with pytest.raises(PromptError, match="the prompt is not valid Unicode"):
-        generate(opened, "\ud800")
-    with pytest.raises(PromptError, match="the prompt is not valid Unicode"):
-        opened.prompts.conversation(as_messages("the thing", "the \udcff thing"))
+ANSWERING = """
+begun = threading.Event()
+def answer():
+    while True:
+        for piece in model.stream('the thing', raw=True, max_tokens=200):
+            begun.set()
+threading.Thread(target=answer, daemon=True).start()
+begun.wait()
+"""
+ASKING_LATE = """
+import atexit
+def ask():
+    try:
+        model.generate('the thing')
+    except Exception as error:
+        print(error)
+atexit.register(ask)
+"""
 
 
-def test_a_model_that_is_left_to_the_end_of_the_program_ends_with_it(tiny: Path) -> None:
-    program = LOADED + "print(model.generate('the thing', max_tokens=3).finish_reason)\n"
-    assert run(str(tiny), program=(sys.executable, "-c", program)) == Done(0, "length\n", "")
-
-
-def test_a_program_may_end_while_a_thread_of_its_own_is_answering(tiny: Path) -> None:
-    program = LOADED + (
-        "begun = threading.Event()\n"
-        "def answer():\n"
-        "    while True:\n"
-        "        for piece in model.stream('the thing', raw=True, max_tokens=200):\n"
-        "            begun.set()\n"
-        "threading.Thread(target=answer, daemon=True).start()\n"
-        "begun.wait()\n"
-    )
-    assert run(str(tiny), program=(sys.executable, "-c", program)) == Done(0, "", "")
-
-
-def test_a_question_after_the_exit_handlers_is_refused_and_does_not_wait(tiny: Path) -> None:
-    program = (
-        "import atexit\n"
-        "def ask():\n"
-        "    try:\n"
-        "        model.generate('the thing')\n"
-        "    except Exception as error:\n"
-        "        print(error)\n"
-        "atexit.register(ask)\n"
-    )
-    refused = Done(0, "the model is closed (load it again)\n", "")
-    assert run(str(tiny), program=(sys.executable, "-c", program + LOADED)) == refused
+@pytest.mark.parametrize(
+    ("program", "out"),
+    [
+        (LOADED + "print(model.generate('the thing', max_tokens=3).finish_reason)\n", "length\n"),
+        (LOADED + ANSWERING, ""),
+        (ASKING_LATE + LOADED, "the model is closed (load it again)\n"),
+    ],
+    ids=["a model is left open", "a thread is answering", "a question comes after the exit handlers"],
+)
+def test_a_program_ends_with_0_and_does_not_wait(program: str, out: str, tiny: Path) -> None:
+    assert run(str(tiny), program=(sys.executable, "-c", program)) == Done(0, out, "")

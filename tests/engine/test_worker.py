@@ -270,28 +270,19 @@ def test_an_impossible_prompt_is_refused_by_the_call_that_makes_it(prompt: list[
         Reader(loop, prompt)
 
 
-class Counted:
-    """A sampler that counts how often it is closed."""
-
-    closed = 0
-
-    def close(self) -> None:
-        self.closed += 1
-
-
 def test_a_sampler_is_closed_once_its_sequence_ends_in_whatever_way() -> None:
     with stepped(1) as (loop, engine):
-        samplers = [Counted() for _ in range(4)]
+        samplers = [Mock() for _ in range(4)]
         readers = [Reader(loop, [number], 3, sampler=sampler) for number, sampler in enumerate(samplers)]
         engine.wait()
         readers[2].close()
         engine.step()
-        assert [sampler.closed for sampler in samplers] == [0, 0, 1, 0]
+        assert [sampler.close.call_count for sampler in samplers] == [0, 0, 1, 0]
         engine.step()
         engine.step()
-        assert [sampler.closed for sampler in samplers] == [1, 0, 1, 0]
+        assert [sampler.close.call_count for sampler in samplers] == [1, 0, 1, 0]
         loop.stop()
-    assert [sampler.closed for sampler in samplers] == [1, 1, 1, 1]
+    assert [sampler.close.call_count for sampler in samplers] == [1, 1, 1, 1]
 
 
 def test_work_is_done_between_two_steps_and_its_error_is_the_callers_alone() -> None:

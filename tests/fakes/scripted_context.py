@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence, Set
 import numpy as np
 
 from lacli.auto.draft import HitRates
+from lacli.auto.suffix import RewritingSource, SuffixSource
 from lacli.batch import Batch, Ints
 from tests.fakes.clock import FakeClock
 from tests.fakes.context import FakeContext
@@ -61,3 +62,12 @@ class RecordedHits(HitRates):
     def record(self, kind: int, hit: bool) -> None:
         super().record(kind, hit)
         self.seen.append((kind, bool(hit)))
+
+
+def chain(source: RewritingSource | SuffixSource, text: list[int], length: int) -> list[tuple[int, float]]:
+    """The first draft, the first one after it, and so on."""
+    found, drafts = list[tuple[int, float]](), source.first(text)
+    while drafts and len(found) < length:
+        found.append((drafts[0].token, drafts[0].probability))
+        drafts = source.after(drafts[0])
+    return found

@@ -162,6 +162,12 @@ def test_several_sequences_get_what_each_gets_alone_and_the_library_takes_as_man
     assert all(shared > len(prompt) + 10 for shared, prompt in zip(alike, prompts, strict=True)), "but for rounding"
 
 
+def wanted(batch: Batch) -> Batch:
+    """Ask for the logits of a batch's last row."""
+    batch.outputs[batch.rows - 1], batch.wanted = 1, 1
+    return batch
+
+
 def test_a_restore_keeps_the_logits_to_the_bit_and_a_part_of_a_state_is_refused(model: IkModel) -> None:
     prompt, wide = [*model.tokenize(QUESTION) * 9][:200], ContextSize.of(DecodeSettings(mode="lookahead"))
     with IkContext(model, ONE_THREAD, wide) as engine:
@@ -169,8 +175,7 @@ def test_a_restore_keeps_the_logits_to_the_bit_and_a_part_of_a_state_is_refused(
             engine.clear()
             assert engine.decode(from_tokens(prompt[:-1], 0, sequence))
             state = engine.state(sequence)
-            last = from_tokens(prompt[-1:], len(prompt) - 1, sequence)
-            last.outputs[0], last.wanted = 1, 1
+            last = wanted(from_tokens(prompt[-1:], len(prompt) - 1, sequence))
             assert engine.decode(last)
             before = engine.logits().copy()
             engine.clear()
@@ -185,8 +190,7 @@ def test_a_state_restored_among_other_sequences_has_the_logits_that_it_has_alone
     freed: tuple[int, ...], model: IkModel
 ) -> None:
     prompt, wide = [*model.tokenize(QUESTION) * 9][:150], ContextSize.of(DecodeSettings(mode="lookahead"))
-    last = from_tokens(prompt[19:20], 19, 3)
-    last.outputs[0], last.wanted = 1, 1
+    last = wanted(from_tokens(prompt[19:20], 19, 3))
     with IkContext(model, ONE_THREAD, wide) as engine:
         assert engine.decode(from_tokens(prompt[:19], 0, 3))
         state = engine.state(3)
@@ -199,12 +203,6 @@ def test_a_state_restored_among_other_sequences_has_the_logits_that_it_has_alone
             engine.remove(sequence, 0, -1)
         assert engine.set_state(3, state) and engine.decode(last)
         assert np.abs(engine.logits() - before).max() < 0.5
-
-
-def wanted(batch: Batch) -> Batch:
-    """Ask for the logits of a batch's last row."""
-    batch.outputs[batch.rows - 1], batch.wanted = 1, 1
-    return batch
 
 
 @pytest.mark.parametrize("cut", [64, 100])

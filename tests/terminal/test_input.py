@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 import pytest
 
-from lacli.errors import LacliError, UsageError
+from lacli.errors import LacliError
 from lacli.terminal.input import read_question
 
 
@@ -54,9 +54,3 @@ def test_a_device_without_input_is_no_empty_pipe(monkeypatch: pytest.MonkeyPatch
     with open(os.devnull) as stdin:
         monkeypatch.setattr("sys.stdin", stdin)
         assert read_question("p", ()) == "p"
-
-
-def test_without_another_part_an_empty_pipe_is_no_prompt(pipe: BinaryIO) -> None:
-    pipe.close()
-    with pytest.raises(UsageError, match="there is no prompt"):
-        read_question(None, ())
