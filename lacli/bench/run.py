@@ -116,7 +116,7 @@ def choose_points(engine: ModelEngine, axes: Axes, screen: Screen) -> list[Point
 
 
 def affordable(competing: Sequence[Point], cost: StepCost, screen: Screen) -> list[Point]:
-    """Return the points without jacobi and lookahead points that are too slow. The screen shows the points left out.
+    """Return `competing` without the jacobi and lookahead points that are too slow. The screen shows these points.
 
     A point is too slow if a step of half its `max_rows` costs more plain steps than a full step can give tokens.
     """

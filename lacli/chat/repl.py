@@ -110,7 +110,7 @@ class Repl:
         """Read and answer lines until the input or a command ends the chat. `first`: a message to answer before, or "".
 
         Errors are shown. Raises Interrupted after the second Ctrl-C at the prompt. If not `interactive`, raises
-        OutputError, and Interrupted after any Ctrl-C.
+        Interrupted after any Ctrl-C, and OutputError if stdout fails.
         """
         while True:
             try:
