@@ -40,7 +40,7 @@ def open_lines(status: Callable[[int], str], history: Path | None, color: Switch
     """Return the reader of standard input: with line editing if stdin and stdout are terminals that support it.
 
     `status`: returns the status line for a width in columns. `history`: the file of earlier lines, None for none.
-    Raises LacliError if standard input is closed.
+    `color`: whether to use colours. Raises LacliError if standard input is closed.
     """
     if sys.stdin is None:
         raise LacliError("standard input is closed", "start the chat on a terminal, or give it lines through a pipe")

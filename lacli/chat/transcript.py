@@ -107,7 +107,7 @@ class Log(Closing):
     """The file of --log. The chat is written after the file's earlier content. Without a path nothing is written."""
 
     def __init__(self, path: str | None) -> None:
-        """Open the log. Raises LacliError if it cannot be written, is no saved chat, or another chat is writing it."""
+        """Open the log `path`, if any. Raises LacliError if it cannot be written, is no saved chat or is in use."""
         self._path = path
         self._file: IO[bytes] | None = None
         self._start, self._last = 0, b""

@@ -191,7 +191,7 @@ def answer_file(
     loading: Loading,
     screen: Screen,
 ) -> None:
-    """Answer the prompts of a file, and write a JSON line for each to the file `answers` (None: standard output).
+    """Answer the prompts of the file `prompts`, and write a JSON line for each to `answers` (None: standard output).
 
     Prompts that have an answer in `answers` are skipped. `parallel`: answers at a time, None for the default. `name`:
     the model, None for SmolLM2. Raises Interrupted after Ctrl-C, and at the end LacliError if a prompt has no answer.
