@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> object:
-        """Import a public name on first use, so that `import lacli` alone does not load numpy and llama.cpp."""
+        """Return a public name, imported on first use: `import lacli` alone does not load numpy and llama.cpp."""
         homes = {
             "Answer": "engine.answer",
             "DecodeSettings": "settings",

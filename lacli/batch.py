@@ -42,8 +42,8 @@ class BatchPart(NamedTuple):
     """The rows of one sequence in a step.
 
     `tree`: the input and the drafts, None for a prompt chunk. `past`: the number of the sequence's tokens in the cache.
-    `uncached`: the tokens after these and before the input. `first_id`: added to each id of the tree. `scored`: whether
-    the logits after each of the `uncached` tokens are wanted too.
+    `uncached`: the tokens after these and before the input. `first_id`: the slot's first sequence id, added to each id
+    of the tree. `scored`: whether the logits after each of the `uncached` tokens are wanted too.
     """
 
     tree: Tree | None

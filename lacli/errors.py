@@ -1,7 +1,4 @@
-"""Errors for users: each has a message about what happened, a hint about what to do, and an exit code.
-
-Programming errors are not here: they stay `assert` and a traceback.
-"""
+"""Errors for users: what happened, a hint about what to do, and an exit code. Programming errors stay `assert`."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ class LacliError(Exception):
 
 
 def reason_of(error: Exception) -> str:
-    """Return the operating system's message for an error, or else the error's own text."""
+    """Return the operating system's message for an error; if it has none, the error's own text."""
     return getattr(error, "strerror", None) or str(error)
 
 

@@ -82,7 +82,7 @@ def undone(undo: Callable[[], None]) -> Iterator[None]:
 def _listening(endured: int, merge_s: float = 0.0) -> Iterator[None]:
     """Count Ctrl-C in a thread during the block, because Python runs no handler during a call of llama.cpp.
 
-    `endured`: presses that do not end the process; the next press does. `merge_s`: as in `second_ctrl_c_ends`.
+    `endured`: presses that do not end the process; the next does. `merge_s`: seconds in which only one press counts.
     """
     if sys.platform == "win32":
         yield
@@ -102,7 +102,7 @@ def _listening(endured: int, merge_s: float = 0.0) -> Iterator[None]:
 
 
 def _listen(pipe: int, endured: int, merge_s: float) -> None:
-    """Count SIGINTs read from the file descriptor `pipe`, until it is closed. More than `endured` end the process."""
+    """Count SIGINTs in the descriptor `pipe`, at most one in `merge_s` s. More than `endured` end the process."""
     pressed, counted = 0, -inf
     while numbers := os.read(pipe, 1):
         if numbers[0] == signal.SIGINT and monotonic() - counted >= merge_s:
@@ -112,7 +112,6 @@ def _listen(pipe: int, endured: int, merge_s: float) -> None:
 
 
 def _end() -> None:
-    """Restore the terminal and end the process by SIGINT. Both the thread and the handler may call this."""
     put_terminal_back()
     if sys.platform != "win32":
         # As in __main__.py, but signal.signal works in the main thread only.

@@ -113,21 +113,21 @@ class Model(Closing):
             return [stream.answer() for stream in streams]
 
     def chat(self, messages: Messages, **options: Unpack[AnswerOptions]) -> Answer:
-        """Return the answer to a conversation. Turns in the KV cache are reused. Raises as `generate` does."""
+        """Return the answer to a conversation, reusing cached turns. Raises PromptError, UsageError, SamplingError."""
         return self.stream(checked_messages(messages), **options).answer()
 
     def stream(self, prompt: Prompt, **options: Unpack[AnswerOptions]) -> Stream:
-        """Return an answer in progress: iterate it for its text, as tokens are accepted. Raises as `generate` does."""
+        """Return an answer in progress: iterate it for text as tokens are accepted. Raises PromptError, UsageError."""
         return self.set_up(Stream(self.worker, self), prompt, options)
 
     async def agenerate(self, prompt: str, **options: Unpack[AnswerOptions]) -> Answer:
-        """Return the answer to a prompt in a coroutine. Raises as `generate` does. Use `asyncio.gather` for several."""
+        """Return the answer to a prompt (several: `asyncio.gather`). Raises PromptError, SamplingError, UsageError."""
         if not isinstance(prompt, str):
             raise UsageError(f"the prompt is {prompt!r:.60}", "agenerate takes a text; asyncio.gather answers several")
         return await self.astream(prompt, **options).answer()
 
     async def achat(self, messages: Messages, **options: Unpack[AnswerOptions]) -> Answer:
-        """Return the answer to a conversation in a coroutine; otherwise the same as `chat`."""
+        """Return the answer to a conversation, as `chat` does. Raises PromptError, SamplingError, UsageError."""
         return await self.astream(checked_messages(messages), **options).answer()
 
     def astream(self, prompt: Prompt, **options: Unpack[AnswerOptions]) -> AsyncStream:
@@ -135,7 +135,7 @@ class Model(Closing):
         return AsyncStream(self.worker, self, partial(self.set_up, prompt=prompt, given=options))
 
     def tokenize(self, prompt: Prompt, *, system: str = "", raw: bool = False) -> list[int]:
-        """Return the tokens of a prompt or conversation in the chat template. Options and errors are as in `stream`."""
+        """Return the tokens of a prompt, in the chat template unless `raw`. Raises PromptError or UsageError."""
         with self._asking:
             self.engine.model.check_open()
             return self._prompt_tokens(prompt, system, raw=raw)
@@ -152,7 +152,7 @@ class Model(Closing):
             self.engine.close()
 
     def set_up(self, stream: AnyStream, prompt: Prompt, given: AnswerOptions) -> AnyStream:
-        """Prepare `stream` to answer `prompt` with `given` options, and return `stream`. Raises as `generate` does."""
+        """Return `stream`, prepared to answer `prompt`. Raises PromptError or UsageError for bad arguments."""
         options = checked_options(given)
         engine, raw = self.engine, options.get("raw", False)
         with self._asking:
@@ -235,10 +235,9 @@ def load(
     the fields of `decode_settings` and `model_settings`. `parallel`: answers decoded at a time; by default four, or one
     with `strict` or devices of other machines. `sampling`: the default for answers.
 
-    `template`: the name of a bundled chat template, a file or a Jinja text. "": the model's own, or a bundled one if it
-    has none (`engine.notes` says which). None: prompts are continued as they are. `template_variables`: further
-    variables of the template, {"enable_thinking": False} for example. `prompt_cache`: a file that keeps decoded
-    prompts; it is written when the model is closed.
+    `template`: a bundled chat template's name, a file or a Jinja text. "": the model's own, or else a bundled one
+    (`engine.notes` says which). None: prompts are continued as they are. `template_variables`: of the template, such as
+    {"enable_thinking": False}. `prompt_cache`: a file that keeps decoded prompts, written when the model is closed.
 
     Raises ModelLoadError if the model does not exist or lacli cannot run its kind, UsageError for bad settings.
     """
@@ -289,21 +288,20 @@ def checked_options(given: AnswerOptions) -> dict[str, Any]:
         raise UsageError(f"stop is {stops!r:.60}", "give a text, or several in a list")
     for name, kind in (("system", str), ("raw", bool), ("sampling", SamplingSettings)):
         if not isinstance(options.get(name, kind()), kind):
-            raise UsageError(f"{name} is {options[name]!r:.60}", f"give a {kind.__name__}")
+            raise UsageError(f"{name} is {options[name]!r:.60}", f"its type must be {kind.__name__}")
     return options
 
 
 def checked_messages(messages: Messages) -> Messages:
-    """Return the messages unchanged. Raises PromptError if there are none, or one has no text as role or content."""
+    """Return the messages unchanged. Raises PromptError unless there are some, each with texts as role and content."""
     form = 'give messages, [{"role": "user", "content": "..."}]'
     if isinstance(messages, str) or not isinstance(messages, Sequence):
         raise PromptError(f"the conversation is {messages!r:.60}", form)
     if not messages:
         raise PromptError("the conversation is empty", form)
     for number, message in enumerate(messages, start=1):
-        if not isinstance(message, Mapping) or not all(
-            isinstance(message.get(key), str) for key in ("role", "content")
-        ):
+        is_right = isinstance(message, Mapping) and all(isinstance(message.get(k), str) for k in ("role", "content"))
+        if not is_right:
             raise PromptError(f"message {number} needs a role and a content: {message!r:.80}", "both are texts")
     return messages
 

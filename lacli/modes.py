@@ -146,8 +146,7 @@ class Lookahead(Mode):
 
     def __init__(self, settings: DecodeSettings, pool: NgramPool, is_end: Callable[[int], bool]) -> None:
         self._settings, self._pool, self._is_end = settings, pool, is_end
-        # The index of the first n-gram that the pool has not learned.
-        self._unlearned = 0
+        self._unlearned = 0  # the index of the first n-gram that the pool has not learned
 
     def begin(self, tokens: Sequence[int]) -> None:
         settings = self._settings

@@ -19,7 +19,6 @@ ENDS: dict[Finish, str] = {
     "length": "at the limit of -n",
     "interrupt": "early",
 }
-"""Words for the reason that an answer ended."""
 
 
 def context_full(cells: int, todo: str) -> str:
@@ -44,9 +43,8 @@ def counts(run: RunStatistics) -> dict[str, float]:
 def as_json(engine: ModelEngine, answer: Answer) -> dict[str, Any]:
     """Return the report of an answer as a JSON object.
 
-    *_ms: milliseconds; bookkeeping_ms and python_ms are sums over all steps. accept_hist[k]: number of steps that gave
-    k+1 tokens. sources: tried and accepted drafts by origin. times_plain: speed in multiples of plain decoding, None if
-    step costs were not measured.
+    *_ms: milliseconds; bookkeeping_ms, python_ms: sums over all steps. accept_hist[k]: steps that gave k+1 tokens.
+    sources: tried and accepted drafts by origin. times_plain: speed divided by plain decoding's, None if unknown.
     """
     run, settings, pool = answer.statistics, engine.settings, answer.pool
     times = engine.times_plain(run)
@@ -83,7 +81,7 @@ def as_json(engine: ModelEngine, answer: Answer) -> dict[str, Any]:
 
 
 def as_lines(engine: ModelEngine, answer: Answer, *, detail: Detail = "short", max_tokens: int = -1) -> str:
-    """Return the report of an answer: one line, or a line a subject if `detail` is full. `max_tokens`: as for -n."""
+    """Return an answer's report: one line, several if `detail` is full. `max_tokens`: the answer's limit, -1: none."""
     run, pool, parts = answer.statistics, answer.pool, ["no token"]
     if run.tokens:
         parts = [f"{counted(run.tokens, 'token')} in {_timed(run.tokens, run.predicted_s)}"]

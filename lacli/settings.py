@@ -129,7 +129,7 @@ class AnswerSettings:
 
 @dataclass(frozen=True)
 class Constraints:
-    """Restrictions of steps, for the model (`restrict_to_chain`) or for `--strict` (`strict_settings`).
+    """Restrictions of steps that the model (`restrict_to_chain`) or `--strict` (`strict_settings`) needs.
 
     `max_rollback`: drafted tokens that the model can take back after a step. -1: any number, and trees of drafts.
     Otherwise each step drafts one chain of at most this length. `ordered`: a sequence's cells must lie in the order of
@@ -180,7 +180,7 @@ class DecodeSettings:
         return self.leaves + 1 if self.mode == "auto" and self.constraints.max_rollback < 0 else 1
 
     def constrained(self, **constraints: Any) -> DecodeSettings:
-        """Return a copy with these fields of Constraints changed."""
+        """Return a copy with other constraints. `constraints`: fields of Constraints with their new values."""
         return replace(self, constraints=replace(self.constraints, **constraints))
 
     def for_slots(self, count: int) -> DecodeSettings:
@@ -268,7 +268,7 @@ PRESETS: dict[str, dict[str, int]] = {
 def decode_settings(preset: str | None = None, **chosen: Any) -> DecodeSettings:
     """Return the settings of a preset (None: the defaults), changed by the fields in `chosen` that are not None.
 
-    With a preset, W, N or G, but no mode, the mode is lookahead. Raises UsageError for an unknown preset or bad values.
+    If a preset, W, N or G is given but no mode, the mode is lookahead. Raises UsageError for a bad preset or value.
     """
     if preset is not None and preset not in PRESETS:
         raise UsageError(f"there is no preset {preset!r}", "one of " + ", ".join(PRESETS))

@@ -17,8 +17,7 @@ class Step(NamedTuple):
     `tokens`: the accepted tokens in order, at least one; the last is the model's own choice. `origins`: the source of
     each. `rows`: the batch's size. `drafted`: how many drafted tokens could be accepted. `guesses`: the source of each.
     Seconds: `decode_s` of llama_decode, `choose_s` of reading the rows' choices, `cache_s` of sequence calls,
-    `python_s` of all else, `waited_s` before the step, such as prefills of other sequences. `finish`: why this was the
-    last step, or None.
+    `python_s` of all else, `waited_s` before the step, such as prefills. `finish`: why the sequence ends, or None.
     """
 
     tokens: tuple[int, ...]
@@ -50,7 +49,7 @@ class RunStatistics:
     `reused_tokens`: prompt tokens that the cache had. `drafts`: steps with drafts. `lengths`: the number of steps by
     accepted tokens, and `batches` by rows. `tried`, `accepted_from`: numbers of drafted and of accepted drafted tokens
     by origin. Seconds: `prompt_s` of the prefill, `first_token_s` from the request to the first token, `waited_s`
-    between steps, such as prefills of other sequences. `passed_over`: as in `Mode`.
+    between steps, such as prefills of other sequences. `passed_over`: steps that left a likely draft out as too slow.
     """
 
     prompt_tokens: int = 0

@@ -29,7 +29,7 @@ class Path(NamedTuple):
     """The accepted path down a tree.
 
     `nodes`: the tree's nodes of the accepted drafts, without the input. `tokens`: the tokens of these nodes, and the
-    model's choice after the last, which becomes the next input. `finish`: why the sequence ends with it, or None.
+    model's choice after the last, which becomes the next input. `finish`: why the sequence ends there, or None.
     """
 
     nodes: list[int]
@@ -40,8 +40,9 @@ class Path(NamedTuple):
 def verify_tree(tree: Tree, choose: Choose, ends: Ends) -> Path:
     """Return the path from the input down, as long as a child has the chosen token (Algorithms 3 and 4 of the paper).
 
-    Raises SamplingError if `choose` raises it for the input. If it does for a later node, the path ends before this
-    node, and the next step raises the error. So every mode accepts the same tokens.
+    `choose`: returns the token after a node. `ends`: takes a token and its number in the step, from 1 on, and returns
+    why the sequence ends with it, or None. Raises SamplingError if `choose` raises it for the input. If it does for a
+    later node, the path ends before this node, and the next step raises it. So every mode accepts the same tokens.
     """
     nodes: list[int] = []
     tokens = [choose(ROOT)]
@@ -140,7 +141,7 @@ class LogprobRecorder:
     def __init__(
         self, verifier: Verifier | None, count: int, drawn_from: Callable[[Floats], Distribution] | None = None
     ) -> None:
-        """`count`: the length of `best`. `drawn_from`: returns the distribution of a draw; None uses the logits."""
+        """`count`: how many tokens `best` has. `drawn_from`: returns a draw's distribution; None: softmax of logits."""
         self._verifier, self._count, self._drawn_from = verifier, count, drawn_from
         self.found: list[TokenLogprob] = []
         self.of_prompt: list[TokenLogprob] = []

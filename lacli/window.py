@@ -20,15 +20,14 @@ class Window:
     """
 
     def __init__(self, width: int, ngram: int, tokens: Sequence[int], guesses: Sequence[int] = ()) -> None:
-        """`width`: W. `ngram`: N. `guesses`: tokens after the input, in order; random `tokens` fill the rest."""
+        """`width`: W. `ngram`: N. `guesses`: of tokens after the input, in order; the rest are drawn from `tokens`."""
         self._random, self._tokens = Random(WINDOW_SEED), tokens
         known = [0, *guesses]
         self.rows = [
             [known[row + column] if 0 < row + column < len(known) else self._draw() for column in range(width)]
             for row in range(ngram - 1)
         ]
-        # By column: how many rows from the last one up are the model's choices.
-        self._computed = [0] * width
+        self._computed = [0] * width  # by column: how many rows from the last one up are the model's choices
         self._ends: list[int] = []
 
     @property
@@ -44,8 +43,7 @@ class Window:
     def paths(self) -> Iterator[list[int]]:
         """Yield for each column the tokens after the input down to the column's last row.
 
-        Column c: c tokens of row 0, then column c of rows 1 .. N-2. The model's choice after the path is the
-        column's new guess.
+        Column c: c tokens of row 0, then column c of rows 1 .. N-2. The model's choice after these is the new guess.
         """
         first, *later = self.rows
         for column in range(self.width):

@@ -37,7 +37,7 @@ def python_prose(source: str) -> Iterator[str]:
 
 def paragraphs(text: str) -> Iterator[str]:
     """Return a page's or docstring's paragraphs, without code, tables, headings, URLs and generated lists."""
-    text = re.sub(r"(?ms)^ *```.*?^ *```|^<!-- \w+: begin.*?end -->|^ *(?:>>>|[#|<]).*?$", "", text)
+    text = re.sub(r"(?ms)^ *(```+).*?^ *\1|^<!-- \w+: begin.*?end -->|^ *(?:>>>|[#|<]).*?$", "", text)
     text = re.sub(r"\]\([^)]*\)|https?://\S+", "", re.sub(r"`+[^`]+`+", "code", text))
     return filter(str.strip, re.split(r"\n\s*\n|\n(?=\s*(?:[-*] |\d+\. |\w+ ?(?:\([^)\n]*\))?: ))", text))
 

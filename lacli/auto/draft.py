@@ -74,8 +74,7 @@ class Draft:
 
     def __init__(self, sources: Sequence[Source], tokens: Sequence[int], max_leaves: int, max_nodes: int) -> None:
         self.max_nodes, self._branches_left = max_nodes, max_leaves - 1
-        # By node: its parent, or -1 for the input, and its token.
-        self._nodes: list[tuple[int, int]] = []
+        self._nodes: list[tuple[int, int]] = []  # by node: its parent, or -1 for the input, and its token
         self._parents: set[int] = set()
         # Negative probabilities, since a heap gives the smallest first; the count keeps equal ones in order.
         self._waiting: list[tuple[float, int, int, Followers]] = []
@@ -147,7 +146,7 @@ class Limits(NamedTuple):
 
     `costs[n]`: the cost of a step of n rows, without prompt rows. `slopes[n]`: the least cost of each row beyond n.
     `max_rows`: the most rows, with the input of each sequence. `margin`: tokens per sequence that a step with drafts
-    must be expected to give for each plain step of its cost. `max_cost`: the largest cost, except as in `allow`.
+    must be expected to give for each plain step of its cost. `max_cost`: the largest cost; `allow` can add to it.
     `max_wait`: the largest cost per expected token, for the sequence that expects the fewest tokens.
     """
 

@@ -13,7 +13,7 @@ from lacli.settings import DecodeSettings
 from lacli.tree import Tree
 
 FIRST_DRAFT = 4
-"""The most rows of a first draft. Later drafts have two more for each token of the best step, or the match's length."""
+"""The most rows of a first draft. Later 2 more for each token of the best step, or a match's length if that is more."""
 
 MAX_DELAY = 1.5
 """A sequence's token may take this many times as long as if each sequence had an equal share of the machine."""

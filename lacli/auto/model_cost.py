@@ -83,7 +83,7 @@ def machine_key(path: Path, settings: ModelSettings) -> Mapping[str, object]:
 
 
 def device_names(settings: ModelSettings) -> str:
-    """Return the devices that may compute, as one text: `settings.devices` and the CPUs, or all if it is empty."""
+    """Return the devices in use, as one text: if `settings.devices` is empty, all; else these devices and the CPUs."""
     found = devices(memory=False)
     if settings.devices:
         by_name = {device.name.lower(): device for device in found}
@@ -206,7 +206,6 @@ class _Timer:
         context.clear()
 
     def prefill(self, length: int) -> None:
-        """Decode tokens until the cache has `length` tokens."""
         while more := min(length - self._past, self._context.batch_rows, self._context.prefill_rows):
             fits = self._context.decode(from_tokens(list(islice(self._tokens, more)), self._past))
             assert fits, "the context has room for the plan"

@@ -127,7 +127,7 @@ class Cost:
         return bool(self.by_context) and self.at(0).max_rows >= LEAST_MEASURED
 
     def at(self, context: int) -> StepCost:
-        """Return the step cost after `context` tokens: linear between measured contexts, else the nearest's."""
+        """Return the step cost after `context` tokens: linear between measured contexts, else the nearest one."""
         place = bisect_left(self.by_context, context, key=lambda each: each.context)
         if place in (0, len(self.by_context)):
             return self.by_context[min(place, len(self.by_context) - 1)]
@@ -151,8 +151,7 @@ class StepCostModel:
         self._max_rows = max_rows
         self._measured = cost if cost and cost.is_usable else None
         self._seen: dict[int, deque[float]] = {}
-        # By rows: the number of the last step that had so many.
-        self._seen_at: dict[int, int] = {}
+        self._seen_at: dict[int, int] = {}  # by rows: the number of the last step that had so many
         self._step = self._since_plain = 0
         self.needs_test = self._measured is not None
         self.last_rows = 1

@@ -62,15 +62,13 @@ class SuffixSource(Source):
 
     def __init__(self, is_end: Callable[[int], bool] = lambda _: False) -> None:
         self.hits = HitRates(EXPECTED)
-        # Without a cache llama.cpp is asked each time.
-        self.is_end = cache(is_end)
+        self.is_end = cache(is_end)  # without a cache llama.cpp is asked each time
         self.matches: list[tuple[int, int]] = [(0, 0)]
         self._tokens: Sequence[int] = ()
         # The end of the latest occurrence of two tokens, and by place the end of the occurrence before it.
         self._latest: dict[tuple[int, int], int] = {}
         self._earlier: list[int] = []
-        # The end of the latest occurrence of one token.
-        self._latest_single: dict[int, int] = {}
+        self._latest_single: dict[int, int] = {}  # the end of the latest occurrence of one token
         # The length of the sequence when branches were drafted with the match, and their tokens.
         self._offered: tuple[int, list[int]] = (0, [])
 
@@ -133,7 +131,7 @@ class SuffixSource(Source):
             previous = token
 
     def _search(self, tokens: Sequence[int], here: int, end: int) -> tuple[int, int]:
-        """Return the index after the longest match of the tokens up to `here`, and its length. `end`: of `_chained`."""
+        """Return (index after it, length) of the longest match of the tokens up to `here`, among `_chained(end)`."""
         found, longest = 0, MIN_MATCH - 1
         for place in self._chained(end):
             length, most = 0, min(place, MAX_COMPARED)
@@ -153,7 +151,7 @@ class SuffixSource(Source):
         return [*found.values()][:MAX_OTHERS]
 
     def _chained(self, end: int) -> Iterator[int]:
-        """Yield the index after each of up to PROBES occurrences of a pair, from `end` back; nothing if it is 0."""
+        """Yield the index after each of up to PROBES occurrences of a pair, from `end` back; nothing if `end` is 0."""
         for _ in range(PROBES):
             if not end:
                 return
@@ -175,8 +173,7 @@ class RewritingSource(Source):
         self._is_copy = self._has_changed = False
         # The index of the next token to copy, and how many tokens equalled the copied text before it.
         self._place = self._run = 0
-        # The index of the change in the copied passage, and in the copy.
-        self._left: tuple[int, int] | None = None
+        self._left: tuple[int, int] | None = None  # the index of the change in the copied passage, and in the copy
 
     def begin(self, tokens: Sequence[int]) -> None:
         self._tokens, self._known = tokens, len(tokens)
@@ -204,7 +201,7 @@ class RewritingSource(Source):
         return Drafted(self._tokens[place], self.hits.rates[kind_of_run(run)], place + 1, run + 1)
 
     def _next(self) -> list[tuple[int, int]]:
-        """Return the next draft, as its index and the run before it for `kind_of_run`; empty without a changed copy."""
+        """Return [(index of the next draft, number of equal tokens before it)]; [] without a copy that was changed."""
         place, run = self._place, self._run
         if self._left and not run:
             left, since = self._left

@@ -164,7 +164,7 @@ class Row(BaseModel):
     @model_validator(mode="after")
     def _has_one_prompt(self) -> Self:
         if sum(map(bool, self.ways)) != 1:
-            raise ValueError('a row has a "prompt", or "turns": ["first question", "second question"]')
+            raise ValueError('a row needs one of "prompt" and "turns": ["first question", "second question"]')
         return self
 
     @property

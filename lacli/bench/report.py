@@ -44,7 +44,7 @@ CHEAP, DEAR = 1.5, 2.5
 
 @dataclass(frozen=True)
 class Machine:
-    """The model, library and hardware, as `columns` and in `words`. `comparable`: all modes should answer equally."""
+    """The model, library and hardware, as JSON `columns` and in `words`. `comparable`: modes should answer equally."""
 
     columns: Mapping[str, Any]
     words: str
@@ -197,7 +197,7 @@ def _setting(whole: BenchResult, by_class: Sequence[BenchResult]) -> list[str]:
 
 
 def cost_json(path: Path, settings: ModelSettings, cost: Cost, *, is_saved: bool) -> dict[str, Any]:
-    """Return step costs as a JSON object (docs/internals/benchmarks.md). `is_saved`: measured by an earlier run."""
+    """Return step costs as JSON data (docs/internals/benchmarks.md). `path`: the model. `is_saved`: measured before."""
     return {
         "model": str(path),
         "description": cost.description,

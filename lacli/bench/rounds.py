@@ -67,7 +67,7 @@ def time_answer(
     detokenize: Callable[[Sequence[int]], str],
     deadline: float = inf,
 ) -> Trial:
-    """Decode one answer to its end, or to the first step after `deadline`, and time it without its detokenizing."""
+    """Decode and time one answer, up to its end or to the first step after `deadline`, a time of `perf_counter`."""
     begin = perf_counter()
     first_token_s = prompt_s = 0.0
     steps: list[Step] = []
@@ -89,10 +89,10 @@ def time_answer(
 class Rounds:
     """The trials of all points on all exchanges. Each step of an iteration over the object adds one trial.
 
-    `points`: plain decoding first. `repetitions`: limit of a point's answers to an exchange, None for all that begin
-    before `deadline`, a time of `perf_counter`. `left_out`: tasks that are too long for the context. `trials`: by
-    indices of point and exchange. `prompt_token_s`, `token_s`: seconds a token of the last prefill, and of each point's
-    last answer.
+    `points`: plain decoding first. `ask`: makes a task's next turn. `answer`: decodes the answer to a turn.
+    `repetitions`: limit of a point's answers to an exchange, None for all that begin before `deadline`, a time of
+    `perf_counter`. `left_out`: tasks that are too long for the context. `trials`: by indices of point and exchange.
+    `prompt_token_s`, `token_s`: seconds a token of the last prefill, and of each point's last answer.
     """
 
     points: list[Point]
@@ -138,7 +138,7 @@ class Rounds:
         return any(number == point for number, _ in self.trials)
 
     def _first(self) -> Iterator[None]:
-        """Take the trials of the first repetition. Plain decoding's answers become the history of later turns."""
+        """Take the first repetition's trials; yield after each. Plain decoding's answers are later turns' history."""
         for task in self.tasks:
             answers: list[str] = []
             while len(answers) < len(task.turns):
@@ -171,9 +171,10 @@ class Rounds:
             able.pop()
 
     def _answer(self, number: int, able: Sequence[int], turn: int) -> Iterator[None]:
-        """Answer exchange `number` by points `able`: the first two, then the rest. An odd `turn` reverses each group.
+        """Answer exchange `number` by the points `able`, all given by index, and yield after each answer.
 
-        Raises TimeUp after an answer cut by the deadline, and before an answer whose prefill would end too late.
+        The first two points answer before the rest; an odd `turn` reverses both groups. Raises TimeUp after an answer
+        cut by the deadline, and before an answer whose prefill would end too late.
         """
         exchange, way = self.exchanges[number], -1 if turn % 2 else 1
         for at in (*able[:2][::way], *able[2:][::way]):

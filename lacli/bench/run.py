@@ -105,7 +105,7 @@ def finish(rounds: Rounds, machine: Machine, request: BenchRequest, screen: Scre
 
 
 def choose_points(engine: ModelEngine, axes: Axes, screen: Screen) -> list[Point]:
-    """Return the points that `engine` can run, plain decoding first; the screen shows the others with the reason."""
+    """Return plain decoding and points of `axes` that `engine` can run; show others. Raises UsageError if none can."""
     base, modes = possible_modes(engine, axes.modes, screen.note)
     found, skipped = points(replace(axes, modes=tuple(modes)), base, engine.model_settings)
     if skipped and not found[1:]:
@@ -116,7 +116,7 @@ def choose_points(engine: ModelEngine, axes: Axes, screen: Screen) -> list[Point
 
 
 def affordable(competing: Sequence[Point], cost: StepCost, screen: Screen) -> list[Point]:
-    """Return the points without jacobi and lookahead points that are too slow. The screen shows the points left out.
+    """Return `competing` without the jacobi and lookahead points that are too slow. The screen shows these points.
 
     A point is too slow if a step of half its `max_rows` costs more plain steps than a full step can give tokens.
     """

@@ -87,7 +87,7 @@ def message_of(line: str) -> str:
 def is_open(text: str) -> bool:
     """Return whether `text` begins with triple quotes that are not closed yet.
 
-    The closing quotes are in the first line or end the text. Triple quotes inside come in pairs, as in docstrings.
+    Quotes in the first line or at the end of `text` close them. Triple quotes between come in pairs, as in docstrings.
     """
     if not text.startswith(QUOTES) or text.split("\n")[0].count(QUOTES) % 2 == 0:
         return False
@@ -125,8 +125,8 @@ class Reply:
 class Commands:
     """The commands of one chat.
 
-    `model`, `template`: as in `SavedChat`. `report`: statistics of the last answer in words. `files`: contents of files
-    that /read puts before the next message. `file`: the file last saved or loaded, which /save may replace.
+    `model`, `template`: names or absolute paths for /save. `report`: statistics of the last answer. `files`: contents
+    of files that /read puts before the next message. `file`: the file last saved or loaded, which /save may replace.
     """
 
     chat: Chat

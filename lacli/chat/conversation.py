@@ -49,7 +49,7 @@ class Conversation:
     def answer(self, text: str) -> None:
         """Add the answer to the last question. Raises ValueError if no question is unanswered."""
         if not self.is_open:
-            raise ValueError("the last question has an answer")
+            raise ValueError("no question is unanswered: add one before its answer")
         self.messages.append(Message("assistant", text))
 
     def undo(self) -> str | None:

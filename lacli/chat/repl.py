@@ -40,7 +40,7 @@ def open_lines(status: Callable[[int], str], history: Path | None, color: Switch
     """Return the reader of standard input: with line editing if stdin and stdout are terminals that support it.
 
     `status`: returns the status line for a width in columns. `history`: the file of earlier lines, None for none.
-    Raises LacliError if standard input is closed.
+    `color`: whether to use colours. Raises LacliError if standard input is closed.
     """
     if sys.stdin is None:
         raise LacliError("standard input is closed", "start the chat on a terminal, or give it lines through a pipe")
@@ -110,7 +110,7 @@ class Repl:
         """Read and answer lines until the input or a command ends the chat. `first`: a message to answer before, or "".
 
         Errors are shown. Raises Interrupted after the second Ctrl-C at the prompt. If not `interactive`, raises
-        OutputError, and Interrupted after any Ctrl-C.
+        Interrupted after any Ctrl-C, and OutputError if stdout fails.
         """
         while True:
             try:

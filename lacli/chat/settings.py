@@ -79,7 +79,7 @@ def read(setting: Option, text: str) -> Value:
 
 
 def _unescaped(word: str) -> str:
-    """Return a word of a list without double quotes, and with valid JSON escapes such as \\n decoded."""
+    """Return `word` without its double quotes and with JSON escapes such as \\n decoded; unchanged if it is invalid."""
     try:
         return str(json.loads(word if word.startswith('"') else f'"{word}"', strict=False))
     except ValueError:
@@ -143,8 +143,8 @@ class ChatSettings(AnswerSettings):
 def settings_from_json(found: object) -> ChatSettings:
     """Return the settings in `found`, as `ChatSettings.json` wrote them.
 
-    Missing fields have their defaults, unknown fields are ignored. Raises UsageError if `found` is not an object or a
-    value is impossible.
+    Missing fields have defaults, unknown ones are ignored. Raises UsageError if `found` is no object or has a wrong
+    value.
     """
     if not isinstance(found, dict):
         raise UsageError('"settings" is not an object')

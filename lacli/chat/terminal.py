@@ -32,7 +32,7 @@ from lacli.text.files import check_text
 
 
 class TerminalLines:
-    """Reads lines with line editing. Both stdin and stdout must be the terminal. `status`: as in `open_lines`."""
+    """Reads lines with line editing. stdin and stdout are the terminal. `status`: makes a status line for a width."""
 
     def __init__(self, status: Callable[[int], str], history: Path | None, color: Switch) -> None:
         self._status_line = status
@@ -110,7 +110,7 @@ def _keys() -> KeyBindings:
         if event.current_buffer.text:
             event.current_buffer.reset()
         elif event.app.future and not event.app.is_done:
-            # Right after Enter there is no prompt left to leave.
+            # Right after Enter the prompt has ended, and `exit` would fail.
             event.app.exit(exception=KeyboardInterrupt, style="class:aborting")
 
     return keys
@@ -161,8 +161,7 @@ def kept_history(path: Path | None) -> History:
 def _output() -> Output:
     """Return prompt_toolkit's output to stdout, with the status line right below the typed line.
 
-    The terminal is never asked for its cursor position: some do not answer, and a late answer would count as typed
-    text.
+    The terminal is never asked for its cursor position: some do not answer, and a late answer would count as input.
     """
     output = create_output(sys.stdout)
     if isinstance(output, Vt100_Output):

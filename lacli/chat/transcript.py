@@ -32,7 +32,7 @@ MESSAGE = TypeAdapter(Message)
 
 
 class Head(BaseModel):
-    """The first line of a chat. The fields have the meaning of `SavedChat`'s."""
+    """The first line of a saved chat: the chat without its messages. `version`: of the format."""
 
     model_config = ConfigDict(strict=True, protected_namespaces=())
 
@@ -52,7 +52,7 @@ class SavedChat:
 
     `model`, `template`: an absolute path, or a name as typed; template "" is the model's own. `context`: cells as given
     to -c, 0 for the default. `prompt_cache`: an existing file, or "". `damaged`: numbers (from 1) of lines left out.
-    `path`: the absolute path of the file that the chat was read from.
+    `path`: the absolute path of the file that the chat was read from, or "".
     """
 
     model: str = ""
@@ -107,7 +107,7 @@ class Log(Closing):
     """The file of --log. The chat is written after the file's earlier content. Without a path nothing is written."""
 
     def __init__(self, path: str | None) -> None:
-        """Open the log. Raises LacliError if it cannot be written, is no saved chat, or another chat is writing it."""
+        """Open the log `path`, if any. Raises LacliError if it cannot be written, is no saved chat or is in use."""
         self._path = path
         self._file: IO[bytes] | None = None
         self._start, self._last = 0, b""
@@ -126,7 +126,7 @@ class Log(Closing):
             raise LacliError(f"cannot write the log {path}: {reason_of(error)}", "give another file") from error
 
     def update(self, chat: SavedChat) -> None:
-        """Replace the chat's earlier state in the log. Raises LacliError if that fails; later calls do nothing."""
+        """Replace the chat's state in the log. Raises LacliError if writing fails; later calls then do nothing."""
         lines = chat.lines if chat.conversation.messages else b""
         same = len(os.path.commonprefix([self._last, lines]))
         self._last = lines
@@ -177,7 +177,7 @@ def read_chat(path: str | Path) -> SavedChat:
 
 
 def _begin_chat(found: object, where: str) -> SavedChat:
-    """Return a chat without messages from its first line. Raises LacliError about `where` if the line is damaged."""
+    """Return a chat without messages. `found`: its first line, parsed. Raises LacliError about `where` if damaged."""
     try:
         head = checked(Head, found)
         if head.version > VERSION:

@@ -40,7 +40,7 @@ OpenContext = Callable[[DecodeSettings], AbstractContextManager[Context]]
 class Run:
     """One answer of a mode, compared with plain decoding's.
 
-    `steps`: up to a failed one. `difference`: None for equal tokens. `failure`: why a step was refused (a bug), or "".
+    `steps`: all before a refused one. `difference`: None if equal. `failure`: why a step was refused (a bug), or "".
     """
 
     steps: tuple[Step, ...]
@@ -63,8 +63,8 @@ class Run:
 class Comparison(Closing):
     """Answers prompts plainly and in other modes. Close it before the model, or use it in `with`.
 
-    `max_tokens`: limit of an answer. `plainly`: settings of plain decoding. `sampler`: draws the tokens, None for
-    greedy. `repeats`: equal batches give equal bits, as on the CPU. `cost`: step costs that mode auto assumes.
+    `open_context`: opens a context for a mode. `max_tokens`: limit of an answer. `plainly`: settings of plain decoding.
+    `sampler`: draws the tokens, None for greedy. `repeats`: equal batches give equal bits. `cost`: step costs for auto.
     """
 
     open_context: OpenContext
@@ -227,9 +227,9 @@ def check_modes(
 ) -> CheckResult:
     """Answer tokenised prompts plainly and in each of `modes`, and compare the answers of at most `max_tokens` tokens.
 
-    `sampler`: draws the tokens, None for greedy. `repeats`: equal batches give equal bits. `progress`: gets a sentence
-    before each slow part. Ctrl-C ends the check early: it returns the results so far, or raises KeyboardInterrupt if no
-    mode has answered yet.
+    `open_context`: opens a context for a mode. `sampler`: draws the tokens, None for greedy. `repeats`: equal batches
+    give equal bits. `progress`: gets a sentence before each slow part. Ctrl-C ends the check early: it returns the
+    results so far, or raises KeyboardInterrupt if no mode has answered yet.
     """
     result = CheckResult([], len(prompts), max_tokens)
     if not modes:
@@ -256,9 +256,9 @@ def check_modes(
 def possible_modes(
     engine: ModelEngine, modes: Iterable[ModeName], say: Callable[[str], None]
 ) -> tuple[DecodeSettings, list[ModeName]]:
-    """Return the engine's settings for drafts that its model can take back, and the `modes` that can use them.
+    """Return the engine's settings, limited to drafts that its model can take back, and the `modes` that can use them.
 
-    `say`: gets a sentence if the model takes only chains of drafts, or none.
+    `say`: gets a sentence if the model sets such a limit.
     """
     if not (why := engine.model.chain_only):
         return engine.settings, [*modes]

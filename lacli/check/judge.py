@@ -143,7 +143,7 @@ def replay(
 
 
 def accepted_rows(rows: Sequence[BatchRow], root: int, tokens: Sequence[int]) -> list[int]:
-    """Return indices of `rows`: `root`, and one for each accepted token. Raises Mismatch for a token without a row."""
+    """Return indices of `rows`: `root`, and a row for each of `tokens`. Raises Mismatch if a token has no row."""
     found = [root]
     for depth, token in enumerate(tokens, start=1):
         place, above = (token, rows[root].position + depth), set(rows[found[-1]].ids)

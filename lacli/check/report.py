@@ -18,7 +18,7 @@ from lacli.text.format import align_columns, counted
 
 
 def as_lines(engine: ModelEngine, result: CheckResult, width: int = 0) -> str:
-    """Return the report: verdict with advice, setup, tables of modes and differences. `width`: the terminal's, or 0."""
+    """Return the report: verdict with advice, setup, tables of modes and differences. `width`: 0 without a terminal."""
     settings = engine.model_settings
     strict = " --strict" if engine.settings.strict else ""
     heading = (

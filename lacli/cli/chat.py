@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from lacli.cli import options
-from lacli.cli.options import IN_FILE, CachedLoading, PromptOptions, setting, typed, with_groups
+from lacli.cli.options import IN_FILE, CachedLoading, PromptOptions, loading_group, setting, typed, with_groups
 from lacli.errors import LacliError
 from lacli.settings import PRESETS
 
@@ -19,9 +19,9 @@ History = Annotated[bool, setting("--history/--no-history", help="Keep typed lin
 Commands = Annotated[bool, setting("--commands/--no-commands", help="Run the commands (/...) in piped lines.")]
 
 
-@with_groups(asked=options.asked, question=options.prompt_group, loading=options.loading_group(CachedLoading))
+@with_groups(model_and_prompt=options.asked, question=options.prompt_group, loading=loading_group(CachedLoading))
 def chat(
-    asked: tuple[str | None, str | None],
+    model_and_prompt: tuple[str | None, str | None],
     load: Load = None,
     log: LogFile = None,
     history: History = True,
@@ -48,7 +48,7 @@ def chat(
     from lacli.text.files import check_text
     from lacli.text.template import STOPS
 
-    given, (model, prompt) = typed(called), asked
+    given, (model, prompt) = typed(called), model_and_prompt
     saved = SavedChat()
     settings = ChatSettings(question.max_tokens, question.stops, loading.decode_settings, loading.sampling)
     if load is not None:

@@ -19,7 +19,7 @@ from lacli.text.format import counted, size_in_words
 
 
 class Finding(NamedTuple):
-    """One check's result. `state` better: it works but can be improved; broken: lacli cannot run. `todo`: advice."""
+    """A check's result in `words`. `state` better: it can be improved; broken: lacli cannot run. `todo`: advice."""
 
     state: Literal["fine", "better", "broken"]
     words: str
@@ -71,7 +71,7 @@ def check_library() -> Finding:
 
 
 def check_ik() -> Finding:
-    """Report whether ik_llama.cpp, which is faster on CPUs, is installed and can decode on this machine."""
+    """Report whether ik_llama.cpp, which is faster on CPUs, is installed and decodes here. The state is always fine."""
     from lacli.engine.libraries import machine_hindrance
     from lacli.ik.context import version
 

@@ -105,7 +105,7 @@ def remove(models: Models, yes: Yes = False, quiet: options.Quiet = False) -> No
 
 
 def find_to_remove(name: str, aliases: Mapping[str, Alias]) -> LocalModel:
-    """Return the model in the hub's cache that `name` means. Raises LacliError if `name` means none or several."""
+    """Return the cached model that `name` means. `aliases`: by name. Raises LacliError for none or several."""
     from lacli.hub.cache import cached_models, matching
 
     wanted = read_name(name, aliases)

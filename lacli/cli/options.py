@@ -66,7 +66,7 @@ def parameters_of(
 ) -> list[Parameter]:
     """Return a Typer option for each field of `settings` with a help text. An option that is not given is None.
 
-    `only`, `without`: names of fields to take (() for all) and to leave out. `shown`: the help's default by field name.
+    `only`: names of fields, () for all. `without`: fields to leave out. `shown`: a field's default as told in help.
     """
     return [
         parameter(replace(each, shown=shown.get(each.name, each.shown)))
@@ -84,7 +84,7 @@ def given_name(context: typer.Context, given: typer.CallbackParam) -> str:
 
 
 def _checked(declared: Option, context: typer.Context, given: typer.CallbackParam, value: Any) -> Any:
-    """Convert and check the `value` of a `declared` option. Raises UsageError with the flag or variable used."""
+    """Convert and check an option's `value` (`given`: Typer's option). Raises UsageError about the flag or variable."""
     name = given_name(context, given)
     try:
         if declared.read:
@@ -140,7 +140,7 @@ def group(make: Callable[..., Made], *options: Parameter) -> Callable[..., Made]
 def with_groups(**groups: Callable[..., Any]) -> Callable[[Callable[..., Made]], Callable[..., Made]]:
     """Return a decorator that replaces some parameters of a command by several Typer options each.
 
-    `groups`: for a parameter's name, a function whose parameters are the options. The command gets its result.
+    `groups`: for each such parameter, a function whose parameters are the options; its result goes to the command.
     """
 
     def decorate(command: Callable[..., Made]) -> Callable[..., Made]:
@@ -341,7 +341,7 @@ class Loading:
 
     @property
     def as_reference(self) -> Loading:
-        """The settings for plain decoding, with a fixed seed instead of a random one: a comparison can be repeated."""
+        """The settings for plain decoding. A fixed seed replaces a random one, so that a comparison can be repeated."""
         sampling = replace(self.sampling, seed=7) if self.sampling.seed < 0 else self.sampling
         return replace(self, decode_settings=replace(self.decode_settings, mode="plain"), sampling=sampling)
 
@@ -402,6 +402,6 @@ class CachedLoading(Loading):
 
 
 def loading_group(make: type[Made], **drafting: Any) -> Callable[..., Made]:
-    """Return a function for `with_groups` that makes a `Loading` by `make`. `drafting`: passed to `parameters_of`."""
+    """Return a function for `with_groups` that calls `make`. `drafting`: selects drafting options (`parameters_of`)."""
     decoding = group(decode_settings, preset, *parameters_of(DecodeSettings, **drafting))
     return with_groups(decode_settings=decoding, sampling=sampling_group, model_settings=engine_group)(make)

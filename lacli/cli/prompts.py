@@ -96,7 +96,7 @@ def answers_in(name: str | None, rows: Sequence[PromptRow], screen: Screen) -> I
                     break
                 row = json.loads(line)
                 if type(row["index"]) is not int or not {"text", "error"} & row.keys():
-                    raise ValueError("no answer")
+                    raise ValueError("a line has no answer and no error")
                 asked = rows[row["index"]].repeated if 0 <= row["index"] < len(rows) else {}
                 if "error" not in row and any(row.get(part) != asked.get(part) for part in ASKED):
                     raise LacliError(f"row {row['index']} of {name} answers another prompt", "give another name to -o")
@@ -141,8 +141,8 @@ class PromptRow:
 def read_rows(path: str, question: PromptOptions, sampling: SamplingSettings, screen: Screen) -> list[PromptRow]:
     """Return the rows of the file `path` (`-`: stdin): JSON lines, or one plain prompt a line.
 
-    A bad row has an `error`, which is shown. `question`, `sampling`: defaults. Raises LacliError for a file without
-    rows.
+    A bad row has an `error`, which is shown. `question`, `sampling`: for rows without own settings. Raises LacliError
+    for a file without rows.
     """
     rows = [_row(found, place, question, sampling) for place, found in read_lines(path, screen.note)]
     if not rows:
@@ -191,7 +191,7 @@ def answer_file(
     loading: Loading,
     screen: Screen,
 ) -> None:
-    """Answer the prompts of a file, and write a JSON line for each to the file `answers` (None: standard output).
+    """Answer the prompts of the file `prompts`, and write a JSON line for each to `answers` (None: standard output).
 
     Prompts that have an answer in `answers` are skipped. `parallel`: answers at a time, None for the default. `name`:
     the model, None for SmolLM2. Raises Interrupted after Ctrl-C, and at the end LacliError if a prompt has no answer.

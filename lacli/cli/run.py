@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lacli.cli import options
-from lacli.cli.options import CachedLoading, Loading, PromptOptions, setting, with_groups
+from lacli.cli.options import CachedLoading, Loading, PromptOptions, loading_group, setting, with_groups
 from lacli.errors import Interrupted, LacliError, UsageError
 from lacli.settings import PARALLEL, Detail
 
@@ -43,9 +43,9 @@ Parallel = Annotated[
 ]  # fmt: skip
 
 
-@with_groups(asked=options.asked, question=options.prompt_group, loading=options.loading_group(CachedLoading))
+@with_groups(model_and_prompt=options.asked, question=options.prompt_group, loading=loading_group(CachedLoading))
 def run(
-    asked: tuple[str | None, str | None],
+    model_and_prompt: tuple[str | None, str | None],
     file: PromptFiles = None,
     no_stdin: NoStdin = False,
     raw: Raw = False,
@@ -69,7 +69,7 @@ def run(
     from lacli.terminal.input import STDIN, read_question
     from lacli.terminal.screen import Screen
 
-    model, prompt = asked
+    model, prompt = model_and_prompt
     if raw and question.system:
         raise UsageError("--raw uses no chat template, and a system prompt needs one", "drop one of them")
     if no_stdin and STDIN in (prompt, *(file or ())):

@@ -46,16 +46,17 @@ class Admission:
         return sorted((slot for slot in self._slots if slot not in taken), key=lambda slot: slot.last_use)
 
     def slot(self, number: int | None = None) -> Cells:
-        """Return a slot by its number; for None, the slot used last."""
+        """Return the slot `number`, from 0 to the number of slots - 1; for None, return the slot used last."""
         return max(self._slots, key=lambda slot: slot.last_use) if number is None else self._slots[number]
 
     def refill(self, slot: Cells, tokens: Sequence[int], fill: Callable[[int], bool] = lambda first: True) -> None:
         """Empty an idle slot, and fill it with `tokens`, whose cells `fill` writes.
 
-        `fill`: takes the slot's first id; False if cells are too few. Raises UsageError then, or if the slot is in use.
+        `fill`: takes the slot's first id; returns False if cells are too few. The default writes none, for no `tokens`.
+        Raises UsageError if cells are too few, or if an answer uses the slot.
         """
         if slot not in self.idle:
-            raise UsageError("the slot is in use by an answer", "try again when this has ended")
+            raise UsageError("the slot is in use by an answer", "try again when the answer has ended")
         self._cut(slot, 0)
         self.find_cells(len(tokens), slot)
         if not fill(slot.first_id):
@@ -66,8 +67,8 @@ class Admission:
     def take_slot(self, prompt: Sequence[int], *, reuses: bool) -> Cells:
         """Choose an idle slot for a prompt, and cut its cache back to the tokens that are the prompt's beginning.
 
-        `reuses`: of slots whose cache is at least half such tokens, choose the slot with the most. Without such a slot,
-        choose an empty slot, or else empty the longest unused slot.
+        With `reuses`, the slot with the most such tokens is chosen, if they are at least half of its tokens. Else an
+        empty slot is chosen; if no slot is empty, the longest unused slot is emptied.
         """
         common = {slot: slot.common(prompt[:-1]) if reuses else 0 for slot in self.idle}
         alike = [slot for slot in common if slot.past and 2 * common[slot] >= slot.past]
@@ -78,7 +79,7 @@ class Admission:
         return slot
 
     def free_slot(self, sequence: TokenSequence) -> None:
-        """Remove a sequence; its slot keeps its cells. Empty the longest unused slots above MOST_IDLE or IDLE_SHARE."""
+        """Remove a sequence; its slot keeps its cells. Empty the longest unused if too many slots or cells are idle."""
         sequence.cells.last_use = 1 + max(slot.last_use for slot in self._slots)
         self.sequences.remove(sequence)
         filled = [slot for slot in self.idle if slot.past]
@@ -118,7 +119,7 @@ class Admission:
         return True
 
     def empty_oldest(self, kept: Cells | None = None) -> bool:
-        """Empty the longest unused idle slot, or the first waiting sequence's, not `kept`. False if these are empty."""
+        """Empty the longest unused idle slot, else a waiting sequence's, not `kept`. Return False if all are empty."""
         waiting = (each.cells for each in self.sequences if not each.has_cells)
         slot = next((slot for slot in (*self.idle, *waiting) if slot.past and slot is not kept), None)
         if slot:
@@ -157,9 +158,9 @@ class Admission:
         )
 
     def _longest_beginning(self, sequence: TokenSequence) -> tuple[Cells | None, int, int]:
-        """Return the running slot whose cache has most tokens of a sequence's beginning, or None, and their number.
+        """Return the running slot with the most tokens of a sequence's beginning in its cache, and their number.
 
-        The last number is the most tokens of the beginning that any running slot will have after its prefill.
+        None and 0 without such a slot. The third result: the most such tokens of any running slot after its prefill.
         """
         source, shared, coming = None, 0, 0
         for other in self.sequences if self._shares and not sequence.score else ():

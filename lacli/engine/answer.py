@@ -71,7 +71,11 @@ class AnswerText:
         seed: int | None = None,
         warnings: Sequence[str] = (),
     ) -> None:
-        """`bytes_of`, `stops`, `controls`: of `TextStream`. The others: of `Answer`; a verifier extends `logprobs`."""
+        """`bytes_of`: a token's bytes. `prompt`: its length is counted. `stops`: texts that end the answer.
+
+        `controls`: names of tokens without text, by token; a name in `stops` ends the answer too. `logprobs`: a list
+        that the verifier extends. `prompt_logprobs`, `seed`, `warnings`: fields of the `Answer`.
+        """
         self._engine = engine
         self._logprobs, self.prompt_logprobs = logprobs, prompt_logprobs
         self._stream = TextStream(bytes_of, stops, controls)
@@ -124,7 +128,11 @@ class AnswerText:
     def pieces(
         self, prompt: Sequence[int], options: SequenceOptions, on_prompt: OnPrompt = lambda done, total: None
     ) -> Generator[Piece]:
-        """Decode the answer, and yield its text after each step. A caller who leaves early ends the answer there."""
+        """Decode the answer, and yield its text after each step. A caller who leaves early ends the answer there.
+
+        `on_prompt`: called with the numbers of decoded and of all tokens of the prefill. Raises PromptError for an
+        empty or too long prompt, SamplingError if no token is left to choose, NumbersError for NaN.
+        """
         self.begin()
         with closing(self._engine.decode(prompt, options, on_prompt)) as steps:
             for progress in steps:

@@ -49,7 +49,7 @@ class Cells:
         return common if common >= self.whole else 0
 
     def room(self, tokens: Sequence[int]) -> int:
-        """Return the most rows of the next step's tree, by `limit` and by the batch rows that missing tokens leave."""
+        """Return the most rows of the next tree of the sequence `tokens`, by `limit` and by the batch rows left."""
         missing = len(tokens) - 1 - self.past
         return min(self.limit - (len(tokens) - 1), self._context.batch_rows - missing)
 

@@ -30,7 +30,6 @@ DECODED_PER_READ_S = 1 / 3
 OLDEST_PART = 4
 """One in this many prompt rows of a step is kept for the oldest prompt, since shorter prompts come first."""
 
-
 OnPrompt = Callable[[int, int], None]
 """Takes the number of decoded prompt tokens and their total. Called before each chunk and at the end of the prompt."""
 
@@ -84,16 +83,15 @@ class Engine:
     def __init__(
         self, context: Context, settings: DecodeSettings, slots: int = 1, *, longest: int = 0, cost: Cost | None = None
     ) -> None:
-        """`longest`: the most tokens of a sequence if there are several slots, 0 for the model's trained tokens."""
+        """`longest`: the most tokens of a sequence, 0 for the model's trained tokens; not used with one slot."""
         self.slots, self.cost, self._longest = slots, cost, longest
-        # Seconds that sequences may decode before the next step of prompt chunks only.
-        self._owed_s = 0.0
+        self._owed_s = 0.0  # seconds that sequences may decode before the next step of prompt chunks only
         self._is_torn = False
         self.cache: PromptCache | None = None
         self.switch_context(context, settings)
 
     def switch_context(self, context: Context, settings: DecodeSettings) -> None:
-        """Empty another context, and decode in it from now on. Call this only while there are no sequences."""
+        """Empty `context`, and decode in it from now on. Call this only while there are no sequences."""
         self.context = context
         # With -c, a single sequence may exceed the trained tokens; several sequences share -c.
         longest = self._longest or context.trained_tokens
@@ -105,7 +103,7 @@ class Engine:
         self._set(settings)
 
     def reconfigure(self, settings: DecodeSettings, cost: Cost | None = None) -> None:
-        """Use other settings or step costs from now on; the cache stays. Call it only while there are no sequences."""
+        """Use `settings` from now on, and `cost` unless None; the cache stays. Call this only without sequences."""
         assert not self.sequences, "settings change between sequences"
         self.cost = cost or self.cost
         if settings != self.settings or cost:
@@ -133,10 +131,7 @@ class Engine:
         return len(self.sequences) == self.slots
 
     def add(self, prompt: Sequence[int], options: SequenceOptions = GREEDY) -> TokenSequence:
-        """Add a sequence; a slot must be free. Later steps decode it as soon as enough cells are free.
-
-        Raises PromptError as `check_prompt`.
-        """
+        """Add a sequence; a slot must be free. Raises PromptError if the prompt has no token, or more than `limit`."""
         self.check_prompt(prompt)
         self._begin_change()
         begin, verifier = perf_counter(), options.verifier
@@ -179,7 +174,7 @@ class Engine:
             self._is_torn = False
 
     def steps(self, prompt: Sequence[int], options: SequenceOptions = GREEDY) -> Generator[Step]:
-        """Yield only the steps of `decode`, no ends without a step."""
+        """Decode a sequence in the only slot, and yield each step. Raises PromptError, SamplingError, NumbersError."""
         with closing(self.decode(prompt, options)) as found:
             for progress in found:
                 if progress.step:
@@ -190,7 +185,7 @@ class Engine:
             self.end(sequence)
 
     def step(self) -> list[Progress]:
-        """Take one step of all sequences. Return their progress: empty without work or after prompt chunks only."""
+        """Take one step of all sequences. Return their progress, an empty list after prompt chunks or without work."""
         self._begin_change()
         progress = self._step()
         self._is_torn = False
@@ -199,14 +194,13 @@ class Engine:
     def decode(
         self, prompt: Sequence[int], options: SequenceOptions = GREEDY, on_prompt: OnPrompt = lambda done, total: None
     ) -> Generator[Progress]:
-        """Decode one sequence in an engine with one slot. Yield each step; an end without a step has no `step`.
+        """Decode one sequence in an engine with one slot. Yield the progress of each step, and of an end without one.
 
         If the caller leaves the iteration early, the sequence ends, and its accepted tokens stay in the cache. Raises
-        PromptError as `check_prompt`, SamplingError if no token is left to choose, NumbersError for NaN in logits.
+        PromptError for an empty or too long prompt, SamplingError if no token is left to choose, NumbersError for NaN.
         """
         assert self.slots == 1, "several sequences are stepped together"
-        # After Ctrl-C the last sequence may not have ended.
-        self.end_all()
+        self.end_all()  # after Ctrl-C the last sequence may not have ended
         try:
             sequence = self.add(prompt, options)
             missing = sequence.missing
@@ -261,7 +255,6 @@ class Engine:
     def _book(
         self, sequence: TokenSequence, was_prefilled: bool, found: Step | SamplingError, begin: float
     ) -> Progress:
-        """Return a sequence's progress after a step that began at `begin`. An error or last step ends the sequence."""
         reads = not was_prefilled
         if isinstance(found, SamplingError):
             self._end(sequence)

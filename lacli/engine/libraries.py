@@ -73,7 +73,7 @@ def model_class(settings: ModelSettings) -> type[LlamaModel]:
 def open_context(
     model: LlamaModel, settings: ModelSettings, size: ContextSize, *, backend_greedy: bool | None = None
 ) -> LlamaContext | IkContext:
-    """Open a context with the library that loaded the model. `backend_greedy`: as in LlamaContext."""
+    """Open a context with the model's library. `backend_greedy`: llama.cpp chooses tokens; None: on a GPU only."""
     if isinstance(model, IkModel):
         return IkContext(model, settings, size)
     return LlamaContext(model, settings, size, backend_greedy=backend_greedy)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 
-from lacli.auto.model_cost import SAMPLE, WARM_UP, cost_of, fit_plan, measure, measure_cost, saved_cost
+from lacli.auto.model_cost import SAMPLE, WARM_UP, Say, cost_of, fit_plan, measure, measure_cost, saved_cost
 from lacli.auto.step_cost import Cost, MeasurePlan
 from lacli.context import Closing
 from lacli.engine.answer import AnswerText, Generation, as_stops
@@ -55,10 +55,11 @@ def open_engine(
 ) -> ModelEngine:
     """Load a model, open its context, and return its engine. Mode auto begins with the step costs of `lacli cost`.
 
-    `slots`: how many sequences a worker decodes together, each with its own sampling; None for one at a time in the
-    caller's thread. `often_alone`: whether mostly one sequence runs, whatever `slots`. `template`: as in
-    `choose_template`. `loading`: as in LlamaModel. `on_prompt`: called with the progress of each prefill. Raises
-    ModelLoadError if the model cannot be loaded, UsageError if settings contradict each other.
+    `sampling`: None for the defaults. `slots`: how many sequences a worker decodes together, each with its own
+    sampling; None for one at a time in the caller's thread. `often_alone`: whether mostly one sequence runs, whatever
+    `slots`. `template`: a chat template's name, file or text, "" for the model's own, None for none. `loading`: called
+    with the loaded share, 0 to 1. `on_prompt`: called with the numbers of decoded and of all tokens of each prefill.
+    Raises ModelLoadError if the model cannot be loaded, UsageError if settings contradict each other.
     """
     if slots is not None and model_settings.replicas > 1:
         raise UsageError("with --replicas only one answer is decoded at a time, not several", "leave --replicas out")
@@ -116,7 +117,7 @@ class ModelEngine(Engine, Closing):
         notes: list[str],
         on_prompt: OnPrompt,
     ) -> None:
-        """Open a context; the arguments are as in `open_engine`, which calls this."""
+        """Open a context of `weights`; `close` closes both. `slots`: None without a worker. `notes`: is extended."""
         self.weights, self.model, self.prompts = weights, weights.model, prompts
         self.model_settings = weights.plans[0]
         self.notes, self.warnings = notes, list[str]()
@@ -144,7 +145,6 @@ class ModelEngine(Engine, Closing):
         return max_rollback(self.model, self.model_settings)
 
     def text(self, tokens: Sequence[int], *, special: bool = False) -> str:
-        """Return the text of tokens; control tokens, such as end tokens, have text only with `special`."""
         return self.prompts.text(tokens, special=special)
 
     def generate(self, prompt: Sequence[int], max_tokens: int = -1, stops: str | Sequence[str] = ()) -> Generation:
@@ -181,10 +181,10 @@ class ModelEngine(Engine, Closing):
         self.context.clear()
         return Cost(by_context, change_s, plan)
 
-    def learn_cost(self, plan: MeasurePlan, progress: Callable[[str], None]) -> None:
-        """Use the saved step costs; if they do not cover `plan`, measure and save them."""
-        measured = partial(measure_cost, self.model, self.model_settings, plan, open_context, progress)
-        cost, _ = cost_of(self.model.path, self.model_settings, plan, state_file(), measured, progress=progress)
+    def learn_cost(self, plan: MeasurePlan, say: Say) -> None:
+        """Use the saved step costs; if they do not cover `plan`, measure and save them. `say`: shows the progress."""
+        measured = partial(measure_cost, self.model, self.model_settings, plan, open_context, say)
+        cost, _ = cost_of(self.model.path, self.model_settings, plan, state_file(), measured, progress=say)
         self.use_cost(cost)
 
     def adapt(self, decode_settings: DecodeSettings, sampling: SamplingSettings) -> bool:
@@ -251,7 +251,7 @@ class ModelEngine(Engine, Closing):
             del self.weights.plans[-len(others) :]
         if self.slots > 1 and self.model.chain_only:
             if settings.mode != "plain":
-                self.notes.append("decoding plainly: with several answers a recurrent state cannot take back drafts")
+                self.notes.append("decoding plainly: with several answers, a recurrent state cannot take back drafts")
             settings = replace(settings, mode="plain").constrained(max_rollback=0)
         settings, notes = restrict_to_chain(settings, self.model.chain_only, lambda: self.max_rollback)
         self.notes += notes

@@ -52,7 +52,7 @@ def load_slot(engine: ModelEngine, slot: Cells, path: Path, key: Mapping[str, st
         raise PromptError(f"{path} is no prompt cache, or a damaged one", "remove it, or give another name")
     found = json.loads(head)
     if other := [name for name, value in key.items() if found.get(name) != value]:
-        raise UsageError(f"{path.name} was saved with another {other[0]}")
+        raise UsageError(f"{path.name} was saved with another {other[0]}", "use a new file")
     tokens, data = found["tokens"], np.ctypeslib.as_ctypes(state)
     engine.admission.refill(slot, tokens, lambda first: engine.context.set_state(first, data))  # type: ignore[union-attr]
     # A recurrent state cannot be cut back. Of layers with a window, the library saves the last cells only.
@@ -82,7 +82,7 @@ class PromptCache:
     """The file of --prompt-cache, with the tokens of the slot used last. `path`: the file's absolute name."""
 
     def __init__(self, name: str | Path, engine: ModelEngine, say: Say, *, read_only: bool = False) -> None:
-        """Fill a slot from the file if it exists. `say`: called with sentences. Raises LacliError for a bad file."""
+        """Fill a slot from the file `name`, if it exists. `say`: shows a sentence. Raises LacliError for a bad file."""
         self.path = Path(os.path.realpath(os.path.expanduser(name)))
         if not (read_only or os.access(self.path.parent, os.W_OK)):
             raise LacliError(f"cannot write in {self.path.parent}", "give the name of a file in another folder")
@@ -105,7 +105,7 @@ class PromptCache:
             self._size = 0
 
     def save(self, engine: ModelEngine) -> None:
-        """Write the latest slot if it is longer than the file or lacks over half of the file. Raises as `save_slot`."""
+        """Write the latest slot if longer than the file or lacking over half of it. Raises LacliError if this fails."""
         slot, before = engine.admission.slot(), len(self._tokens)
         tokens = slot.tokens[: slot.past]
         is_kept = self._read_only or len(tokens) <= before <= 2 * common_prefix(self._tokens, tokens)

@@ -28,8 +28,7 @@ class PromptWriter:
     ) -> list[int]:
         """Return the tokens of a question, with the earlier questions and answers of `history`, in the chat template.
 
-        `raw`: join the texts by empty lines instead, as without a template. Raises PromptError if the question is empty
-        or the template fails.
+        `raw`: join the texts by empty lines instead. Raises PromptError if the question is empty or the template fails.
         """
         if not question.strip():
             raise PromptError("the prompt is empty", "give some text")
@@ -73,7 +72,6 @@ class PromptWriter:
         )
 
     def _all_marked(self, value: Any) -> Any:
-        """Return a JSON value with the names of control tokens marked in all its texts."""
         if isinstance(value, str):
             return self._control_names.marked(value)
         if isinstance(value, Mapping):
@@ -97,8 +95,7 @@ class PromptWriter:
         """Return the tokens of a prompt for the text between `before` and `after`, in llama-server's form.
 
         `max_tokens`: the most tokens; text far from the gap is left out. `begun`: the beginning of the text in the gap.
-        `files`: names and texts of other files; None also leaves out their heading. Raises UsageError if the vocabulary
-        has no tokens for infilling.
+        `files`: names and texts of other files; None: no heading. Raises UsageError if the model cannot infill.
         """
         marks, plain, others = self._model.infill_tokens, self._plain_tokens, list[int]()
         if not {"pre", "suf", "mid"} <= marks.keys():
@@ -135,7 +132,6 @@ class PromptWriter:
         return self._model.tokenize(text, add_special=False)
 
     def _single_tokens(self, markers: Iterable[str]) -> set[int]:
-        """Return the tokens of the markers that are a single token."""
         return {tokens[0] for tokens in map(self._cut, markers) if len(tokens) == 1}
 
     def _plain_tokens(self, span: str) -> list[int]:

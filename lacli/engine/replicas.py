@@ -147,7 +147,10 @@ class ReplicaContext(Closing):
             replica.context.clear()
 
     def suits(self, decode: DecodeSettings, *, raw_logits: bool) -> bool:
-        """Return whether steps of `decode` have branches and fit all contexts. `raw_logits`: as in LlamaContext."""
+        """Return whether steps of `decode` have branches to deal, and each context is large enough for the steps.
+
+        `raw_logits`: whether `row_logits` will be called too.
+        """
         fits = (replica.context.suits(decode, raw_logits=raw_logits) for replica in self._replicas)
         return decode.ids > 1 and all(fits)
 
@@ -158,7 +161,6 @@ class ReplicaContext(Closing):
     def interrupt(self) -> None:
         """Interrupt the `decode` calls of all replicas whose contexts can be interrupted."""
         for replica in self._replicas:
-            # Some contexts cannot be interrupted by another thread.
             getattr(replica.context, "interrupt", bool)()
 
     def _settle(self) -> None:
@@ -237,7 +239,10 @@ class Weights(Closing):
         verbose: bool = False,
         loading: Callable[[float], None] | None = None,
     ) -> None:
-        """Load the first replica's weights. `loading`: as in LlamaModel. Raises as LlamaModel and `plan_replicas`."""
+        """Load the first replica's weights. `loading`: called with the loaded share, 0 to 1.
+
+        Raises ModelLoadError if this fails, UsageError for unknown devices, LacliError if a server does not answer.
+        """
         self._open_model = partial(model_class(model_settings), path, verbose=verbose, loading=loading)
         self.plans = plan_replicas(model_settings)
         self._models: dict[tuple[str, ...], LlamaModel] = {}
@@ -249,7 +254,10 @@ class Weights(Closing):
         return ["+".join(plan.devices) for plan in self.plans] if len(self.plans) > 1 else []
 
     def open(self, size: ContextSize, *, backend_greedy: bool | None) -> AnyContext:
-        """Open a context of all replicas, or of the first if `size.ids` is 1. `backend_greedy`: as in LlamaContext."""
+        """Open a context of all replicas, or of the first if `size.ids` is 1.
+
+        `backend_greedy`: whether llama.cpp chooses the most probable tokens; None: only on a GPU.
+        """
         plans = self.plans if size.ids > 1 else self.plans[:1]
         with ExitStack() as stack:
             opened = []

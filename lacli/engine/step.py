@@ -79,8 +79,7 @@ class Stepper:
         self._decode_s = self._choose_s = 0.0
         # When a step began, the seconds of sequence calls before it, and the seconds that only this step takes.
         self._begin = self._cache_before = self._shared_s = 0.0
-        # The most probable token after each output row of the last batch.
-        self._choices: list[int] = []
+        self._choices: list[int] = []  # the most probable token after each output row of the last batch
 
     def room(self, sequence: TokenSequence) -> int:
         """Return the most rows of a sequence's next tree, without the rows that pad it to `min_outputs`."""
@@ -197,7 +196,6 @@ class Stepper:
         )
 
     def _verify(self, sequence: TokenSequence, tree: Tree, choices: Mapping[int, int], first: int) -> Path:
-        """Return the accepted path of a tree. `choices`: by node. `first`: as in `_accept`. Raises SamplingError."""
         verifier, is_end, remaining = sequence.verifier, self._context.is_end, sequence.remaining
 
         def ends(token: int, count: int) -> Finish | None:

@@ -36,15 +36,14 @@ class Request(Closing):
     new_queue: Callable[[], Any] = SimpleQueue
 
     def __init__(self, worker: Worker, owner: object = None) -> None:
-        """`owner`: any object that must not be freed before this request, such as the model."""
+        """`owner`: an object that must not be freed before this request, such as the model; None for no object."""
         self._worker, self._owner = worker, owner
         self.sequence: TokenSequence | None = None
         self.in_worker = self._iterated = self._ended = False
         # When the request began, when its last step ended, and the seconds until its first step ended; 0 before.
         self._begun = self._stepped = self._first_s = 0.0
         self._arrived = self.new_queue()
-        # Statistics of the prompt, once known.
-        self._read: RunStatistics | None = None
+        self._read: RunStatistics | None = None  # statistics of the prompt, once known
 
     def set_up(
         self,
@@ -53,7 +52,10 @@ class Request(Closing):
         options: SequenceOptions = GREEDY,
         sampler: LlamaSampler | None = None,
     ) -> None:
-        """Set the prompt, before `begin`. `sampler`: closed when the sequence ends. Raises as `Engine.check_prompt`."""
+        """Set the prompt, before `begin`. Raises PromptError if the prompt is empty or too long for the engine.
+
+        `text`: takes the steps, makes the answer. `sampler`: closed when the sequence ends; None for greedy decoding.
+        """
         self._worker.engine.check_prompt(prompt)
         self.text, self.prompt, self.options, self.sampler = text, prompt, options, sampler
 
@@ -159,7 +161,10 @@ class AsyncStream(Request):
     new_queue = asyncio.Queue
 
     def __init__(self, worker: Worker, owner: object, later: Callable[[AsyncStream], object] | None = None) -> None:
-        """`later`: calls `set_up`; runs in another thread at the first await. None if `set_up` was called already."""
+        """`owner`: an object that must not be freed before this stream, such as the model; None for no object.
+
+        `later`: takes this stream and calls its `set_up`, in another thread at the first await. None: already done.
+        """
         super().__init__(worker, owner)
         self._later, self._one_thread = later, asyncio.Lock()
 
@@ -346,7 +351,7 @@ class Worker(Closing):
                     stream.close()
 
     def _change_requests(self) -> bool:
-        """Wait for work, end closed requests, make calls, and begin new requests in free slots; False if closed."""
+        """Wait for work; end and begin requests; run the functions given to `call`. False if the worker is closed."""
         with self._changed:
             while not (self._closed or self.running or self.waiting or self._gone or self._calls):
                 self._changed.wait()

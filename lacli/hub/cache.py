@@ -113,7 +113,7 @@ def _files(repo: CachedRepoInfo) -> dict[str, list[CachedFileInfo]]:
 def _model(
     repository: str, file: str, names: Iterable[str], cached: Sequence[CachedFileInfo], *, headers: bool
 ) -> LocalModel:
-    """Return the model of `file`. `names`: all files of its repository. `cached`: the model's parts in the cache."""
+    """Return the model of `file`. `names`: its repository's files. `cached`: its parts. `headers`: read its header."""
     expected = all_parts(file)
     header, problem = None, ""
     if len(cached) < len(expected):
@@ -156,7 +156,7 @@ def find_cached(model: HubModel, *, without_hub: bool = False) -> Path | None:
     """Return the file to open for `model`, from the newest commit in the cache; None if not all files are there.
 
     The file must certainly have the quant (`has_quant`). `without_hub`: the hub cannot be asked, so older commits and
-    uncertain quants count too. Raises SeveralModels if several files match then.
+    uncertain quants count too; raises SeveralModels if several files match.
     """
     for snapshot in _snapshots(model.repository)[: None if without_hub else 1]:
         names = (path.relative_to(snapshot).as_posix() for path in snapshot.rglob("*.gguf") if path.is_file())

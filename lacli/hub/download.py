@@ -43,9 +43,9 @@ def find_model(
 ) -> Path:
     """Return the file to load for a MODEL argument; for a split model the first part, whichever part was named.
 
-    A hub model that is not in the cache is fetched, unless `offline`. `aliases`: the file of the user's aliases.
-    `quiet`: no progress bar. `say`: called with a sentence about the file chosen. Raises ModelLoadError if the model is
-    unknown, is not a GGUF file or lacks a part, and as `fetch_model` does.
+    A hub model that is not in the cache is fetched, unless `offline`. `aliases`: the file of the user's aliases; None:
+    only lacli's. `quiet`: no progress bar. `say`: called with a sentence about the file chosen. Raises ModelLoadError
+    if the model is unknown, cannot be fetched, is not a GGUF file or lacks a part, and Interrupted after Ctrl-C.
     """
     path = Path(os.path.expanduser(name))
     if isinstance(name, Path) or os.path.isfile(path):

@@ -57,8 +57,7 @@ class SeveralModels(ModelLoadError):
 class Alias:
     """A short name for `repository`: `owner/repo`, `hf:owner/repo/file.gguf` or a path.
 
-    `quant`: "" for none. `words`: a description. `size`: bytes of the file, `cache`: bytes of the KV cache at the
-    default context; 0 if unknown.
+    `words`: a description. `size`: bytes of the file, `cache`: of the KV cache at the default context; 0 if unknown.
     """
 
     name: str
@@ -71,7 +70,7 @@ class Alias:
 
 @dataclass(frozen=True)
 class HubModel:
-    """A model on the hub. `repository`: `owner/repo`. `quant` or `file`: if a name asks for it, otherwise ""."""
+    """A model on the hub. `repository`: `owner/repo`. `quant`, `file`: "" unless a name asks for one."""
 
     repository: str
     quant: str = ""
@@ -103,7 +102,7 @@ def own_aliases() -> Path:
 def read_aliases(own: Path | None = None, say: Callable[[str], None] | None = None) -> dict[str, Alias]:
     """Return lacli's and the user's aliases by lower-case name. The user's replace lacli's of the same name.
 
-    `own`: the user's list; the file need not exist. smollm2-135m is the file of `smollm2_file` if there is one. `say`:
+    `own`: the user's list, which need not exist; None: no list. smollm2-135m is `smollm2_file()` if found. `say`:
     called with a sentence for each line of `own` that is not understood. Raises LacliError if `own` cannot be read.
     """
     found = read_list(Path(str(files("lacli"))) / "data" / LIST)
@@ -178,7 +177,7 @@ def read_name(text: str, aliases: Mapping[str, Alias]) -> Path | HubModel:
         if isinstance(meant, HubModel) and not meant.file:
             return replace(meant, quant=quant)
         raise ModelLoadError(f"{alias.name} means one file, {meant}, and takes no quant", MODEL_IS)
-    raise ModelLoadError(f"no such model: {shortened(text)}", did_you_mean(text, aliases, MODEL_IS))
+    raise ModelLoadError(f"no model is named {shortened(text)}", did_you_mean(text, aliases, MODEL_IS))
 
 
 def alias_model(alias: Alias) -> Path | HubModel:
@@ -197,7 +196,7 @@ def _is_path(text: str) -> bool:
 
 
 def _hub_model(text: str) -> HubModel | None:
-    """Return the hub model of `owner/repo[:quant]`, `hf:owner/repo[:quant]` or `hf:owner/repo/file`; else None."""
+    """Return the hub model of `[hf:]owner/repo[:quant]` or `hf:owner/repo/file`; None for other texts."""
     match = REPOSITORY.fullmatch(text)
     if text.startswith(PREFIX):
         name = text.removeprefix(PREFIX).lstrip("/")
@@ -206,14 +205,14 @@ def _hub_model(text: str) -> HubModel | None:
 
 
 def models(names: Iterable[str]) -> list[str]:
-    """Return the model files among `names`, in order: no COMPANIONS, and of a split model only the first part."""
+    """Return the model files among `names`, in order, without COMPANIONS; of a split model only the first part."""
     found = (name for name in names if name.endswith(".gguf"))
     kept = (name for name in found if not any(word in name.rpartition("/")[2] for word in COMPANIONS))
     return list(dict.fromkeys(all_parts(name)[0] for name in kept))
 
 
 def quant_of(file: str) -> str:
-    """Return the quant at the end of a file's name in upper case, such as Q4_K_M; "" if there is none."""
+    """Return the quant that ends a file's name, converted to upper case (Q4_K_M); "" if there is none."""
     word = LAST_QUANT.search(_stem(file))
     return word[1].upper() if word else ""
 
@@ -233,7 +232,7 @@ def _stem(file: str) -> str:
 
 
 def with_quant(names: Iterable[str], quant: str) -> list[str]:
-    """Return the models with `quant` before a dot or hyphen. If it is a whole word in some, return only these."""
+    """Return the models with `quant` before a dot or hyphen; if it is a whole word in some of the names, only these."""
     pattern = re.compile(re.escape(quant) + "[.-]", re.IGNORECASE)
     found = [name for name in models(names) if pattern.search(name)]
     # "F16." also matches BF16 files.
@@ -242,9 +241,10 @@ def with_quant(names: Iterable[str], quant: str) -> list[str]:
 
 
 def choose(names: Iterable[str], quant: str, repository: str) -> list[str]:
-    """Return the files to fetch for `quant`, first the file to open. With "": DEFAULT_QUANTS, or else the first model.
+    """Return the files to fetch for `quant`, first the file to open. `names`: all files of the `repository`.
 
-    `names`: the repository's files. Raises ModelLoadError if no file or several match, or a part is missing.
+    If `quant` is "", take the first of DEFAULT_QUANTS that the repository has. Without any of these, take the first
+    model. Raises ModelLoadError if no file or several match, or a part is missing.
     """
     names = list(names)
     there = models(names)
@@ -261,12 +261,12 @@ def choose(names: Iterable[str], quant: str, repository: str) -> list[str]:
             return with_parts(found[0], names, repository)
     if quant:
         known = dict.fromkeys(quant_of(name) or name for name in there)
-        raise ModelLoadError(f"{repository} has no {quant}", f"it has {', '.join(known)}")
+        raise ModelLoadError(f"{repository} has no quant {quant}", f"it has {', '.join(known)}")
     return with_parts(there[0], names, repository)
 
 
 def with_parts(name: str, names: Iterable[str], repository: str) -> list[str]:
-    """Return all parts of the model that `name` is a part of. Raises ModelLoadError if one is not in `names`."""
+    """Return all parts of the model with the part `name`. Raises ModelLoadError if `repository`'s `names` lack one."""
     parts = all_parts(name)
     if problem := missing_parts(parts, names):
         raise ModelLoadError(f"the model in {repository} {problem}", "choose another quant or repository")
@@ -274,7 +274,7 @@ def with_parts(name: str, names: Iterable[str], repository: str) -> list[str]:
 
 
 def missing_parts(parts: Sequence[str], present: Iterable[str]) -> str:
-    """Return words for the parts that are not `present`, "has 3 parts, missing X and 1 more"; "" if all are."""
+    """Return "has 3 parts, missing X and 1 more" about `parts` that are not `present`; "" if all are present."""
     names = set(present)
     missing = [part for part in parts if part not in names]
     others = f" and {len(missing) - 1} more" if missing[1:] else ""

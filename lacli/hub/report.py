@@ -50,7 +50,10 @@ class Inventory:
         return [model for model in self.models if model.path == wanted]
 
     def sizes(self, alias: Alias) -> tuple[int, int]:
-        """Return (file bytes, bytes to run) of the alias's only model on this disk, else as in `alias`; 0: unknown."""
+        """Return the bytes of the alias's files and the bytes of memory to run them, 0 if unknown.
+
+        They are of the model on this disk if the alias means exactly one readable model, and from `alias` if not.
+        """
         here = self.here(alias)
         if len(here) == 1 and (header := here[0].header):
             return here[0].size, running_memory(header)
@@ -72,7 +75,7 @@ def take_inventory(own: Path, say: Callable[[str], None] | None = None) -> Inven
 
 
 def inventory_json(found: Inventory) -> dict[str, Any]:
-    """Return the JSON object of `lacli list`. `size`, `memory` to run: bytes. `last_used`: UTC text. Unknown: null."""
+    """Return the JSON object of `lacli list`. `size`, `memory`: bytes. `last_used`: UTC text. null: unknown."""
     return {
         "cache": str(found.cache),
         "models": [_model_json(model) for model in found.models],
@@ -109,7 +112,7 @@ def _model_json(model: LocalModel) -> dict[str, Any]:
 
 
 def inventory_text(found: Inventory, width: int, now: float) -> str:
-    """Return a table of the aliases, a legend, and last, because a terminal shows the end, the models on this disk.
+    """Return a table of aliases, a legend and a table of the models on this disk: last, as a terminal shows the end.
 
     `width`: columns of the terminal, 0 to wrap nothing. `now`: seconds since 1970.
     """
@@ -123,7 +126,7 @@ def inventory_text(found: Inventory, width: int, now: float) -> str:
 
 
 def _alias_table(found: Inventory, width: int) -> list[str]:
-    """Return the lines of a table with one row an alias. Without the column MODEL if `width` is too small for it."""
+    """Return the lines of a table with one row an alias, without the column MODEL if `width` (0: any) is too small."""
     rows = []
     for alias in found.aliases.values():
         size, memory = found.sizes(alias)
@@ -156,8 +159,7 @@ def _model_table(found: Inventory, now: float) -> list[str]:
 class Memory:
     """The memory of a context of `tokens` cells in bytes, without the weights.
 
-    `cache`: the KV cache. `plain`, `lookahead`: the cache, compute and output buffers in this mode; None if the model
-    cannot decode with lookahead.
+    `cache`: the KV cache. `plain`, `lookahead`: cache, compute and output buffers in this mode, None if it cannot run.
     """
 
     tokens: int
@@ -168,7 +170,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Card:
-    """What `lacli show` prints. `modes`: all that work; `notes`: about them. `problem`: why no mode works, or ""."""
+    """What `lacli show` prints. `modes`: all that work; `notes`: about modes. `problem`: why no mode works, or ""."""
 
     path: Path
     header: Header
@@ -185,8 +187,8 @@ def make_card(
     """Return a model file's card. A file that can be read but not run gives a card with a `problem`.
 
     The memory is for `model_settings.context` cells, or for 4096, 8192 and all trained tokens if `context` is 0.
-    `decode_settings`: the lookahead whose memory is counted. Raises ModelLoadError if the file cannot be read,
-    UsageError if a step of `decode_settings` has more rows than a batch.
+    `decode_settings`: the lookahead whose memory is counted. `verbose`: print llama.cpp's log on stderr. Raises
+    ModelLoadError if the file cannot be read, UsageError if a step of `decode_settings` has more rows than a batch.
     """
     header, settings = read_header(path), with_threads(model_settings)
     fit_to_batch(decode_settings, settings)
@@ -239,7 +241,7 @@ def card_json(card: Card) -> dict[str, Any]:
 
 
 def card_text(card: Card, decode_settings: DecodeSettings) -> str:
-    """Return one line a fact, then a table: for each context its cache, and the whole memory with the weights."""
+    """Return lines of facts, then a table of each context's memory. `decode_settings`: the lookahead in the table."""
     lines = [f"{name:8}  {printable(words)}" for name, words in _facts(card) if words]
     weights = card.header.weights
     rows = [

@@ -28,9 +28,8 @@ from lacli.llamacpp.settings import ContextSize, ModelSettings
 OTHERWISE = "--engine llama decodes with llama.cpp"
 
 STEP_COST, MOVE_COST = 6000, 4
-"""Time of one more decode, and of copying one cell to another context and back (docs/internals/measured.md).
-
-The unit is the time in which attention reads one cell for one row."""
+"""Time of one more decode, and of copying one cell to another context and back. The unit is the time in which attention
+reads one cell for one row (docs/internals/measured.md)."""
 
 POINTER, SEQUENCE, POSITION, FLAGS = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32, ctypes.c_uint32
 
@@ -77,13 +76,13 @@ def version() -> str:
 
 
 def decoding_library(settings: ModelSettings) -> dict[str, str]:
-    """Return `engine`, the library's name, and `engine_version`, its package's. `settings`: from `choose_library`."""
+    """Return the fields `engine` (the library that decodes) and `engine_version`. `settings.engine` is not auto."""
     name, number = ("ik_llama.cpp", version()) if settings.engine == "ik" else ("llama.cpp", llama_version())
     return {"engine": name, "engine_version": number}
 
 
 class Library:
-    """ik_llama.cpp: its `log`, and as attributes its functions, by llama.cpp's newer names too, and its structures."""
+    """ik_llama.cpp. Its attributes: `log`; the functions, also by llama.cpp's newer names; the structures."""
 
     def __init__(self) -> None:
         import ik_llama_cpp._ctypes_api as binding  # type: ignore[import-untyped]
@@ -110,15 +109,12 @@ class Library:
 
 @cache
 def load_library() -> Library:
-    """Return ik_llama.cpp, started at the first call. Raises ImportError without its package, OSError if it fails."""
+    """Return ik_llama.cpp, started at the first call. Raises ImportError if it is not installed, OSError if broken."""
     return Library()
 
 
 class IkModel(LlamaModel):
-    """One GGUF file: its weights in ik_llama.cpp, repacked at loading, and its vocabulary in llama.cpp.
-
-    Raises ModelLoadError for a file that one of the two libraries cannot read.
-    """
+    """A GGUF file: weights in ik_llama.cpp, vocabulary in llama.cpp. Raises ModelLoadError if either cannot read it."""
 
     def __init__(
         self,

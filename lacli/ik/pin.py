@@ -39,7 +39,7 @@ class Pin:
         """Move the pin to the highest occupied last cell of a block, after a decode and before cells are removed.
 
         `ids`, `positions`: (cells,), the lowest sequence id (-1: a free cell) and the position of each cell. `copy`,
-        `remove`: the methods of the Context.
+        `remove`: the Context's methods of these names.
         """
         owned = np.flatnonzero((ids >= 0) & (ids != self.id))
         ends = owned[owned % self._block == self._block - 1]

@@ -30,7 +30,7 @@ CMAKE = {
 
 
 def gpu_kind() -> str:
-    """Return the key of CMAKE for this machine's GPU, which the installed build may lack; "" if no GPU is found."""
+    """Return the key of CMAKE for this machine's GPU ("cuda"), even if this build cannot use it; "" without a GPU."""
     if platform.system() == "Darwin":
         return "metal" if platform.machine() == "arm64" else ""
     if Path("/dev/nvidia0").exists():
@@ -39,7 +39,7 @@ def gpu_kind() -> str:
 
 
 def sound_kind() -> str:
-    """Return the key of CMAKE to rebuild with if this build fails here: no-amx on a processor with AMX, else native."""
+    """Return the key of CMAKE to repair a build that fails: no-amx if the processor has AMX, native if not."""
     return "no-amx" if "amx_int8" in processor().flags else "native"
 
 

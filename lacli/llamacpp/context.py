@@ -86,7 +86,7 @@ class DecodingContext(Closing):
         return parameters
 
     def _open(self, weights: Any, parameters: Any, samplers: Sequence[Any] = ()) -> None:
-        """Open the context of `weights`; `close` frees it and `samplers`. Raises ModelLoadError if that fails."""
+        """Open a context of `weights` (llama_model). `samplers`: freed with it. Raises ModelLoadError if that fails."""
         while True:
             self._log.forget()
             # A GPU's driver reserves more addresses than memory. Ctrl-C in the log's callback would be lost.
@@ -103,7 +103,8 @@ class DecodingContext(Closing):
         if not self._handle:
             self.close()
             hint = "a smaller one may fit: -c 4096, or -ctk q8_0; see more with -v"
-            raise ModelLoadError(f"cannot make a context: {self._log.last_error()}", hint)
+            what = f"llama.cpp cannot open a context of {parameters.n_ctx:,} tokens"
+            raise ModelLoadError(f"{what}: {self._log.last_error()}", hint)
         self._memory = self._api.llama_get_memory(self._handle)
         self.cells = int(self._api.llama_n_ctx(self._handle))
         self.batch_rows = self.mixed_rows = int(self._api.llama_n_batch(self._handle))
@@ -111,7 +112,7 @@ class DecodingContext(Closing):
         self.prefill_rows = PREFILL_ROWS_ON_CPU if few else PREFILL_ROWS
 
     def suits(self, decode: DecodeSettings, *, raw_logits: bool) -> bool:
-        """Return whether this context is open and fits the settings `decode`. `raw_logits`: `row_logits` is needed."""
+        """Return whether this context is open and can use `decode`. `raw_logits`: whether `row_logits` must work."""
         return bool(self._handle) and decode.ids <= self.ids and decode.max_outputs <= self.max_outputs
 
     def decode(self, batch: Batch) -> bool:
@@ -120,7 +121,7 @@ class DecodingContext(Closing):
         assert batch.wanted <= self.max_outputs, f"{batch.wanted} outputs in a context for {self.max_outputs}"
         if not self._handle:
             self._model.check_open()
-            raise LacliError("there is no context: it did not fit into memory", "try settings with fewer rows a step")
+            raise LacliError("the context was closed: a larger one does not fit", "choose another mode or smaller -W")
         if batch is not self._batch:
             self._batch, self._struct = batch, _struct_over(self._api, batch)
         self._struct.n_tokens = rows
@@ -161,13 +162,13 @@ class DecodingContext(Closing):
         return bool(self._api.llama_memory_seq_rm(self._memory, sequence, start, end))
 
     def state(self, sequence: int) -> Any:
-        """Return a copy of the cells of the id `sequence`, a ctypes array of bytes for `set_state`."""
+        """Return a copy of the cells of the sequence id `sequence`: a ctypes array of bytes, for `set_state`."""
         state = (ctypes.c_uint8 * self._api.llama_state_seq_get_size_ext(self._handle, sequence, 0))()
         self._api.llama_state_seq_get_data_ext(self._handle, state, len(state), sequence, 0)
         return state
 
     def set_state(self, sequence: int, state: Any) -> bool:
-        """Write `state` into the id `sequence`, which has no cells. False if that fails, perhaps with cells written."""
+        """Write `state` as the cells of the id `sequence`, which has no cells. Returns False unless all are written."""
         self._snapshots = 0
         return bool(self._api.llama_state_seq_set_data_ext(self._handle, state, len(state), sequence, 0))
 
@@ -185,7 +186,7 @@ class DecodingContext(Closing):
         return self._model.is_end(token)
 
     def interrupt(self) -> None:
-        """Make a running prompt chunk raise KeyboardInterrupt at its next CPU operation; any thread may call this."""
+        """End a prompt chunk, if one runs, with KeyboardInterrupt at its next CPU operation. Any thread may call it."""
         self._interrupted = True
 
     def _best(self) -> tuple[Ints, Iterable[float]]:
@@ -205,7 +206,7 @@ class DecodingContext(Closing):
 
     @contextmanager
     def _interruptible(self) -> Iterator[None]:
-        """Raise KeyboardInterrupt if Ctrl-C or `interrupt` stops the block's decode. The rows must then be removed."""
+        """Raise KeyboardInterrupt if Ctrl-C or `interrupt` stops the decode inside; the caller must remove the rows."""
         self._interrupted = False
         callback = self._api.ggml_abort_callback(lambda _: self._interrupted)
         with ctrl_c_calls(self.interrupt):
@@ -309,7 +310,7 @@ class LlamaContext(DecodingContext):
     def _add_samplers(self, parameters: Any) -> None:
         """Add a sampler chain for each id to `parameters`: the GPU then returns a row's best token and its logit only.
 
-        Each chain is a sampler of temperature 0. Without it, or with llama.cpp's greedy sampler, all logits are copied.
+        The only sampler of a chain has temperature 0. An empty chain or llama.cpp's greedy sampler copies all logits.
         """
         configs = (lib.llama_sampler_seq_config * self.ids)()
         for sequence, config in enumerate(configs):
@@ -341,8 +342,9 @@ def max_rollback(model: LlamaModel, model_settings: ModelSettings) -> int:
 def can_give_way(settings: ModelSettings) -> bool:
     """Return whether decodes may use fewer threads while other programs are busy (`ThreadsInUse`).
 
-    False if flash attention reads plain cells: its sums depend on the number of threads; over Q8_0 cells they do not.
-    False with a GPU or BLAS: even with -ngl 0 it computes large batches, and idle CPU threads would look slowed down.
+    True only if `settings.gives_way` is set and there are several threads. False if flash attention reads unquantised
+    cells: its sums then depend on the number of threads (with Q8_0 they do not). False if this build has a GPU or BLAS:
+    these compute large batches even with -ngl 0, and CPU threads that idle meanwhile would look slowed down.
     """
     has_plain_cells = not {settings.cache_type_k, settings.cache_type_v}.isdisjoint(PLAIN_CACHE_TYPES)
     is_split = settings.attention(on_gpu=False) != "off" and has_plain_cells

@@ -73,7 +73,8 @@ def named(names: Sequence[str], available: Sequence[Device]) -> tuple[str, ...]:
 def chosen(available: Sequence[Device]) -> tuple[str, ...]:
     """Return the names of the devices that llama.cpp uses without --device, () for the CPU alone.
 
-    All RPC devices, and all GPUs or else one integrated GPU, as `llama_prepare_model_devices` of llama.cpp 0.3.36 does.
+    They are all RPC devices, then this machine's GPUs; if its GPUs are all integrated, only the first. Source:
+    `llama_prepare_model_devices` in the llama.cpp of llama-cpp-python 0.3.36.
     """
     cards = [device for device in available if device.is_gpu]
     remote = [device.name for device in cards if device.name.startswith(RPC)]
@@ -83,7 +84,7 @@ def chosen(available: Sequence[Device]) -> tuple[str, ...]:
 
 
 def devices(*, memory: bool = True) -> list[Device]:
-    """Return all devices in llama.cpp's order. `memory`: also ask for their memory, which starts a GPU's driver."""
+    """Return all devices in llama.cpp's order. `memory`: fill in `free` and `total`, which starts GPU drivers."""
     start()
     found = []
     for handle in map(ggml.ggml_backend_dev_get, range(ggml.ggml_backend_dev_count())):

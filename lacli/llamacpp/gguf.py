@@ -52,7 +52,7 @@ class Header:
 
     `parameters`: elements of all tensors. `file_type`: Q4_K_M for example, or the type of most parameters.
     `weights`: bytes after the headers. `size`: bytes of the files. `trained_tokens`: longest sequence of the training.
-    `heads`, `kv_heads`: one number for all layers, or one a layer. `cell_values`: how many numbers a KV cell has.
+    `heads`, `kv_heads`: one number for all layers, or one a layer. `cell_values`: numbers a token has in the cache.
     """
 
     architecture: str
@@ -130,7 +130,7 @@ def read_header(path: Path) -> Header:
 
 
 def _file_type(number: int, elements: Counter[str]) -> str:
-    """Return the name of llama_ftype `number`, or else the type of most elements. `elements`: their number by type."""
+    """Return the name of llama_ftype `number`; if it has none, the type of most `elements` (their number by type)."""
     from lacli.llamacpp.library import lib
 
     for name, value in vars(lib).items():
@@ -141,12 +141,11 @@ def _file_type(number: int, elements: Counter[str]) -> str:
 
 
 def _read_file(path: Path) -> GgufFile:
-    """Read one file's header. Raises ModelLoadError if it cannot be read."""
     try:
         with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
             return _parsed(data)
     except OSError as error:
-        raise ModelLoadError(f"cannot read {path.name}: {reason_of(error)}") from error
+        raise ModelLoadError(f"cannot read {path.name}: {reason_of(error)}", "check the file's permissions") from error
     except BROKEN as error:
         hint = "the file may be damaged: fetch it again"
         raise ModelLoadError(f"cannot read {path.name}: it is no complete GGUF file", hint) from error

@@ -63,7 +63,7 @@ class Log:
         self.buffers.clear()
 
     def last_error(self) -> str:
-        """Return the cause, the oldest of the last 3 error lines, without its C function; or a default. Drop all 3."""
+        """Drop the last 3 error lines. Return the oldest, the cause, or "llama.cpp gives no reason" without any."""
         line = self._errors[0] if self._errors else "llama.cpp gives no reason"
         self._errors.clear()
         return " ".join(line.split(": ", 1)[-1].split())
@@ -115,7 +115,7 @@ def on_abort(report: Callable[[str], None]) -> None:
 
 
 def abort_error(message: str, hint: str) -> LacliError:
-    """Return the error for a user about ggml's abort `message`. `hint`: what to do; unused if an RPC server ended."""
+    """Return the error for a user about ggml's abort `message`. `hint`: what to do, replaced if an RPC server ended."""
     if "Remote RPC server crashed" in message:
         return LacliError("an RPC server has ended", "start it again there, and then run this command again")
     return LacliError(f"llama.cpp cannot go on: {message.rsplit('/', 1)[-1]}", hint)
@@ -143,13 +143,13 @@ def free_with(owner: object, free: Callable[..., object], *arguments: object) ->
 
 
 def switch_tiles(on: bool) -> None:
-    """Switch the kernels of TILED_SWITCH. Once off, they stay off; once on, switching them off raises LacliError."""
+    """Switch ggml's kernels for 8 and more rows on or off. Off is final; switching from on to off raises LacliError."""
     if os.environ.setdefault(TILED_SWITCH, "1" if on else "0") != "0" and not on:
-        raise LacliError("--strict comes too late: this process uses other kernels", "open the strict model first")
+        raise LacliError("--strict comes too late: this process uses other kernels", "load it in a new process")
 
 
 def progress_callback(api: Any, loading: Callable[[float], None] | None, is_stopped: Callable[[], bool]) -> Any:
-    """Return a C callback that calls `loading` with the loaded share, 0 to 1, and stops loading if `is_stopped()`."""
+    """Return a C callback for library `api`: it tells `loading` the share, 0 to 1, and cancels if `is_stopped()`."""
 
     def tell(share: float, _: object) -> bool:
         if loading:

@@ -96,7 +96,8 @@ RETRY_S = 10.0
 class ThreadsInUse:
     """Decides how many threads the next decode uses, its `count`: fewer while other programs take the cores.
 
-    If all threads together got less than MIN_CORE_SHARE of their cores, `count` is the cores they got, for RETRY_S.
+    If all threads together got less than MIN_CORE_SHARE of their cores, `count` becomes the number of cores they got,
+    for RETRY_S seconds.
     """
 
     def __init__(self, threads: int) -> None:

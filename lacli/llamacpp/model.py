@@ -133,7 +133,7 @@ class LlamaModel(Closing):
     def tokenize(self, text: str, *, add_special: bool = True, special: bool = True) -> list[int]:
         """Return the token ids of `text`. `add_special`: add the BOS and EOS tokens that the model wants.
 
-        `special`: names of control tokens become tokens, else they stay text. Raises PromptError for invalid Unicode.
+        `special`: whether names of control tokens become tokens or stay text. Raises PromptError for invalid Unicode.
         """
         try:
             raw = text.encode()
@@ -213,12 +213,12 @@ class LlamaModel(Closing):
 
     @property
     def chat_template(self) -> str:
-        """The file's own Jinja template, or ""."""
+        """The file's own Jinja template, "" if it has none."""
         template = lib.llama_model_chat_template(self.handle, None)
         return template.decode("utf-8", "replace") if template else ""
 
     def compile_template(self, source: str) -> Callable[..., str]:
-        """Compile the Jinja template `source` to a function of `messages`. Raises PromptError if it is invalid."""
+        """Compile the Jinja `source` to a function from `messages` to text. Raises PromptError if it is invalid."""
         return compile_template(source, self.bos(), self._special(lib.llama_vocab_eos(self.vocabulary_handle)))
 
     def has_token(self, text: str) -> bool:

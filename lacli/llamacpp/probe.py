@@ -66,7 +66,7 @@ def working_settings(settings: ModelSettings) -> tuple[ModelSettings, str]:
 def fault_of(*, repack: bool) -> str:
     """Return how this build fails on this processor, in a few words; "" if it works or the trial had no result.
 
-    `repack`: with the kernels for repacked weights and AMX (llama.cpp's use_extra_bufts).
+    `repack`: whether to use the kernels for repacked weights and AMX (llama.cpp's use_extra_bufts).
     """
     if IN_TRIAL in os.environ:
         return os.environ[IN_TRIAL] if repack else ""
@@ -88,7 +88,7 @@ def forget() -> None:
 
 
 def trial(*, repack: bool) -> str | None:
-    """Try this build now. Return how it fails, in a few words; "" if it works; None if the trial had no result."""
+    """Try this build, with repacked weights if `repack`. Return its fault in words, "" if it works, None if unknown."""
     with TemporaryDirectory(prefix="lacli-", ignore_cleanup_errors=True) as folder:
         try:
             child = run_python([*COMMAND, folder, "repack" if repack else "plain"], TRIAL_S, {IN_TRIAL: ""})
@@ -109,9 +109,10 @@ def crash_of(code: int) -> str:
 def run_python(
     command: Sequence[str], timeout_s: float, variables: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run a Python with this process's import path; Ctrl-C in the terminal does not end it. Raises TimeoutExpired.
+    """Run `command` with this process's import path, and return its status and output. Ctrl-C does not end it.
 
     `command`: PYTHON, -P (to import nothing from the user's folder), arguments. `variables`: added to the environment.
+    Raises TimeoutExpired after `timeout_s`.
     """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **(variables or {})}
     # Windows: CREATE_NEW_PROCESS_GROUP, which the module has only there.
@@ -122,7 +123,7 @@ def run_python(
 
 
 def decode_batches(folder: Path, *, repack: bool) -> None:
-    """Decode a batch of each size in ROWS with recipes/trial.py's model, put in `folder`; print each size first."""
+    """Write recipes/trial.py's model to `folder`, and decode a batch of each size in ROWS. Print each size before."""
     import gzip
     from importlib.resources import files
 

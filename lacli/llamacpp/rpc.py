@@ -34,7 +34,7 @@ ADD, SERVE = "ggml_backend_rpc_add_server", "ggml_backend_rpc_start_server"
 
 
 def check_servers(endpoints: Sequence[str]) -> None:
-    """Raise LacliError if this build has no RPC, or a server is absent, busy, no RPC server or of another version."""
+    """Raise LacliError if this build has no RPC, or if a server is missing, busy, or of another kind or version."""
     need_support()
     try:
         child = run_python([PYTHON, "-P", "-m", "lacli.llamacpp.rpc", *endpoints], ANSWER_S)
@@ -103,7 +103,6 @@ def _address(function: str) -> int:
 
 
 def _end(message: str) -> NoReturn:
-    """Print `message` to stderr and exit with 1, without a core dump."""
     print(message, file=sys.stderr, flush=True)
     os._exit(1)
 

@@ -38,7 +38,7 @@ ONE_CAPTURE = Lock()
 
 
 class SchemaGrammar:
-    """A JSON schema as a grammar of llguidance. `allowed`: whether each token may follow the accepted tokens."""
+    """A JSON schema as a grammar of llguidance. `allowed(tokens)`: whether each of the tokens may come next."""
 
     def __init__(self, matcher: LLMatcher, vocabulary: int) -> None:
         self._matcher, self._vocabulary = matcher, vocabulary
@@ -65,7 +65,7 @@ class SchemaGrammar:
 
 
 class GbnfGrammar:
-    """A GBNF grammar as a llama_sampler. `allowed`: whether each token may follow the accepted tokens."""
+    """A GBNF grammar as a llama_sampler. `allowed(tokens)`: whether each of the tokens may come next."""
 
     def __init__(self, sampler: Any) -> None:
         self.sampler = sampler
@@ -85,7 +85,7 @@ class GbnfGrammar:
 
 
 class LateGrammar:
-    """A grammar for the text after `marker`. Until then an answer cannot end, nor a token extend past the marker."""
+    """A grammar for the text after `marker`. Before it, end tokens and tokens that go past the marker are forbidden."""
 
     def __init__(self, grammar: Grammar, model: LlamaModel, marker: str) -> None:
         self._grammar, self._ends, self._marker, self._seen = grammar, model.ends, marker, ""
@@ -136,7 +136,7 @@ def open_grammar(model: LlamaModel, text: str) -> Grammar | None:
 
 @contextmanager
 def captured_stderr(begin: str, end: str) -> Iterator[list[str]]:
-    """Hold back stderr in the block, then write it. But its text between `begin` and `end` goes to the yielded list."""
+    """Hold back stderr in the block, then write it. Text between `begin` and `end` goes to the yielded list instead."""
     collected: list[str] = []
     with ONE_CAPTURE, TemporaryFile() as file:
         original = os.dup(2)
@@ -200,7 +200,7 @@ class LlamaSampler(Closing):
             self._grammar.accept(token)
 
     def preview(self, logits: Floats) -> Distribution:
-        """Return what `distribution` would return, without using up random numbers of the samplers."""
+        """Return the distribution of the next draw without using up random numbers of the samplers."""
         # XTC draws a random number each time it is applied; asking a grammar changes nothing.
         sampler_chain = lib.llama_sampler_clone(self._chain)
         try:
@@ -267,7 +267,6 @@ def _nothing_left() -> SamplingError:
 
 
 def _array_over(candidates: npt.NDArray[Any]) -> Any:
-    """Return a llama_token_data_array that points to `candidates`, a (tokens,) array of the type CANDIDATE."""
     pointer = candidates.ctypes.data_as(lib.llama_token_data_p)
     return lib.llama_token_data_array(data=pointer, size=len(candidates), selected=-1, sorted=False)
 
@@ -309,7 +308,7 @@ def _biases(model: LlamaModel, settings: SamplingSettings) -> list[tuple[int, fl
     """Return (token id, bias) pairs: the user's; -inf for suppressed tokens and, with --ignore-eos, for end tokens."""
     for token, _ in settings.logit_bias:
         if not 0 <= token < model.vocabulary:
-            what = f"a bias names token {token}, and the model has {model.vocabulary}"
+            what = f"a bias names token {token}, and the model has {model.vocabulary} tokens"
             raise UsageError(what, f"token ids are from 0 to {model.vocabulary - 1}")
     never = [*model.suppressed, *(model.ends if settings.ignore_eos else ())]
     return [*settings.logit_bias, *((token, -inf) for token in never)]

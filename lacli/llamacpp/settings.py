@@ -30,19 +30,19 @@ CACHE_TYPES = (*PLAIN_CACHE_TYPES, "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5
 
 
 def layers(text: str) -> int:
-    """Parse -ngl: a whole number, or -1 for "auto" and "all". Raises UsageError for other texts."""
+    """Parse -ngl: a whole number; "auto" and "all" give -1. Raises UsageError for other texts."""
     if text not in ("auto", "all") and not re.fullmatch(r"-?\d+", text):
         raise UsageError(f"{text!r} is no number of layers", "give a whole number, auto or all")
     return -1 if text in ("auto", "all") else int(text)
 
 
 def device_names(text: str) -> tuple[str, ...]:
-    """Parse --device, names separated by commas. "none" gives ("CPU",), "" (). Raises UsageError for an empty name."""
+    """Parse --device, comma-separated: "none" gives ("CPU",), "" gives (). Raises UsageError for an empty name."""
     if text.strip().lower() in NOTHING:
         return ("CPU",)
     names = tuple(name.strip() for name in text.split(",")) if text.strip() else ()
     if not all(names):
-        raise UsageError(f"{text!r} has an empty name", "for example CUDA0,CUDA1")
+        raise UsageError(f"{text!r} has an empty name", "separate names by single commas: CUDA0,CUDA1")
     return names
 
 
@@ -51,7 +51,7 @@ def proportions(text: str) -> tuple[float, ...]:
     try:
         return tuple(float(share) for share in re.split(r"[,/]", text)) if text.strip() else ()
     except ValueError:
-        raise UsageError(f"{text!r} is no list of numbers", "for example 3,1") from None
+        raise UsageError(f"{text!r} is no list of numbers", "separate numbers by commas: 3,1") from None
 
 
 def endpoints(text: str) -> tuple[str, ...]:
@@ -150,9 +150,9 @@ class ModelSettings:
 
 
 def fit_to_batch(decode_settings: DecodeSettings, model_settings: ModelSettings) -> DecodeSettings:
-    """Return `decode_settings`, in mode auto with `auto_rows` so small that no step has more rows than a batch (-b).
+    """Return `decode_settings`; in mode auto, lower `auto_rows` if a step could have more rows than a batch (-b).
 
-    Raises UsageError if a step of another mode can have more.
+    Raises UsageError if a step of another mode can have more rows.
     """
     fitted, most = decode_settings, model_settings.batch
     if fitted.mode == "auto":
@@ -169,7 +169,7 @@ def fit_to_batch(decode_settings: DecodeSettings, model_settings: ModelSettings)
 class ContextSize:
     """The size of a context for `slots` sequences at a time. `ids`: sequence ids. `max_outputs`: most rows with logits.
 
-    `ordered`: cells lie in the tokens' order. `max_rollback`: most drafted tokens to remove after a step; -1: any.
+    `ordered`: cells lie in the tokens' order. `max_rollback`: most drafted tokens to remove a step, -1 for any number.
     """
 
     ids: int
@@ -204,7 +204,10 @@ EXACT_CELLS = ("q8_0", "bf16")
 def strict_settings(
     model_settings: ModelSettings, decode_settings: DecodeSettings, types: frozenset[str], *, on_gpu: bool
 ) -> tuple[ModelSettings, DecodeSettings]:
-    """Return settings changed for --strict. `types`: the weights' (q4_K). Raises UsageError if that is impossible."""
+    """Return both settings, changed for --strict. `types`: of the weights (q4_K). `on_gpu`: whether a GPU decodes.
+
+    Raises UsageError with a GPU, with -fa off, and for cache types other than f16 and EXACT_CELLS.
+    """
     if on_gpu:
         raise UsageError("--strict works on the CPU only", "use -ngl 0; lacli check shows what differs on a GPU")
     if model_settings.flash_attention == "off":
@@ -239,7 +242,7 @@ def check_draws(sampling: SamplingSettings) -> None:
 
 
 def _exact(cache_type: str) -> str:
-    """Return the cache type for --strict: q8_0 for the default f16. Raises UsageError for types not in EXACT_CELLS."""
+    """Return the cache type for --strict: q8_0 for f16, EXACT_CELLS unchanged. Raises UsageError for other types."""
     if cache_type == ModelSettings().cache_type_k:
         return EXACT_CELLS[0]
     if cache_type not in EXACT_CELLS:

@@ -87,7 +87,7 @@ class ServeSettings:
 
 
 class TooLong(PromptError):
-    """The error of a prompt of `tokens` tokens if a prompt and its answer may have at most `limit` tokens."""
+    """A prompt has `tokens` tokens, but a prompt and its answer may have only `limit` tokens together."""
 
     def __init__(self, tokens: int, limit: int) -> None:
         super().__init__(f"the request has {tokens:,} tokens and exceeds the available context size of {limit:,}")
@@ -181,7 +181,7 @@ class Server:
         return JSONResponse(slots)
 
     async def change_slot(self, request: Request) -> Response:
-        """Save, restore or erase a slot, as the query's `action` says. Each API key has files of its own."""
+        """Save, restore or erase the slot in the path, as the query's `action` says. Each API key has its own files."""
         engine, number, action = self._model.engine, request.path_params["id"], request.query_params.get("action")
         name = "-" if action == "erase" else str((await body_of(request)).get("filename", ""))
         is_bare = re.fullmatch(r"[\w-][\w.-]{0,99}", name)
@@ -238,7 +238,7 @@ class Server:
     async def tokenize(self, request: Request) -> Response:
         asked, model = await body_of(request), self._model.engine.model
         if not isinstance(content := asked.get("content"), str):
-            raise UsageError("content: give a text")
+            raise UsageError("content is missing or no text", 'give {"content": "..."}')
         begins, is_parsed = bool(asked.get("add_special", False)), bool(asked.get("parse_special", True))
         tokens = await run_in_threadpool(model.tokenize, content, add_special=begins, special=is_parsed)
         if not asked.get("with_pieces"):
@@ -249,7 +249,7 @@ class Server:
     async def detokenize(self, request: Request) -> Response:
         engine = self._model.engine
         if not isinstance(tokens := (await body_of(request)).get("tokens"), list):
-            raise UsageError("tokens: give a list of token ids")
+            raise UsageError("tokens is missing or no list", 'give {"tokens": [1, 2]}')
         known = checked_tokens(tokens, engine.model.vocabulary)
         return JSONResponse({"content": await run_in_threadpool(partial(engine.text, special=True), known)})
 
@@ -258,7 +258,7 @@ class Server:
         return JSONResponse({"prompt": (await run_in_threadpool(self._rendered, asked)).replace(MARK, "")})
 
     async def _count_tokens(self, request_type: type[ChatRequest], request: Request, **more: str) -> Response:
-        """Reply with the number of tokens in a request's prompt. `more`: further fields of the reply."""
+        """Reply with the number of tokens in the prompt of a `request_type`. `more`: further fields of the reply."""
         asked, tokenize = checked(request_type, await body_of(request)), self._model.engine.prompts.tokenize
         tokens = await run_in_threadpool(lambda: tokenize(self._rendered(asked)))
         return JSONResponse({**more, "input_tokens": len(tokens)})
@@ -266,7 +266,7 @@ class Server:
     async def _answer(
         self, request_type: type[ChatRequest | CompletionRequest], reply_type: type[Reply], request: Request
     ) -> Response:
-        """Reply with one JSON body, or with a stream of events if the request has "stream": true."""
+        """Read a `request_type` and reply with a `reply_type`: one JSON body, or events for "stream": true."""
         asked = checked(request_type, await body_of(request))
         asked.verbose |= self._settings.verbose
         for name in asked.model_extra or ():
@@ -284,7 +284,7 @@ class Server:
         """Return the reply to a request, as a `reply_type`. Its answers are prepared, but nothing is decoded yet.
 
         The first answer to a prompt has the request's seed, each further answer the next number, as in llama-server.
-        Raises TooLong for a prompt longer than the limit, UsageError for impossible requests.
+        Raises TooLong for a prompt longer than `Model.context`, UsageError for impossible requests.
         """
         model, settings, rules, options = self._model, self._settings, None, AnswerOptions()
         sampling = asked.sampling(settings.sampling, lambda text: model.engine.model.tokenize(text, add_special=False))
@@ -297,7 +297,7 @@ class Server:
                 sampling, rules = self._with_calls(asked, sampling)
         else:
             if len(asked.prompt) * asked.n > 128:  # the samplers of all answers are made before the first step
-                raise UsageError("prompt, n: a request has at most 128 answers")
+                raise UsageError("prompt, n: a request has at most 128 answers", "send several requests")
             prompts, most = self._prompts(asked), (asked.n_probs or -1) if asked.logprobs is None else asked.logprobs
             options |= {"raw": True, "prompt_logprobs": asked.echo}
         if (longest := max(map(len, prompts))) > model.context:
@@ -315,17 +315,20 @@ class Server:
         return reply_type(asked, choices, model, settings.names[0], sampling, limit)
 
     def _with_calls(self, asked: ChatRequest, sampling: SamplingSettings) -> tuple[SamplingSettings, CallRules]:
-        """Return an answer's sampling and call rules. A forced call or a schema adds a grammar to the sampling."""
+        """Return `sampling`, with a grammar if a call is forced or a schema given, and the rules for calls.
+
+        Raises UsageError for a second grammar, a bad schema, or a template that supports no tools.
+        """
         forced = asked.has_to_call
         # A response_format applies to a text, but a grammar and a json_schema apply to the whole answer.
         if forced and (asked.grammar or asked.json_schema is not None):
-            raise UsageError("tool_choice: an answer that must call a tool cannot have another grammar")
+            raise UsageError("tool_choice: a forced call cannot have another grammar", "omit grammar and json_schema")
         form, schema = form_of(self._model.engine.prompts.template), "" if forced else sampling.json_schema
         rules = CallRules(form, asked.offered, asked.parallel_tool_calls, forced, schema)
         return replace(sampling, grammar=rules.grammar(), json_schema="") if forced or schema else sampling, rules
 
     def _prompts(self, asked: CompletionRequest) -> list[list[int]]:
-        """Return the tokens of each prompt, cut to 3/4 of the limit if text follows the answer (infill, suffix)."""
+        """Return prompts' tokens, for a suffix or infill at most 3/4 of the context. Raises UsageError for bad ones."""
         infill, room = self._model.engine.prompts.infill, 3 * self._model.context // 4
         if isinstance(asked, InfillRequest):
             files = [(each.filename, each.text) for each in asked.input_extra]
@@ -334,7 +337,7 @@ class Server:
             return [*map(self._tokens, asked.prompt)]
         texts = [each for each in asked.prompt if isinstance(each, str)]
         if len(texts) < len(asked.prompt):
-            raise UsageError("suffix: with a suffix the prompt must be a text")
+            raise UsageError("suffix: with a suffix the prompt must be a text", "leave out token ids")
         return [infill(each, asked.suffix, room) for each in texts]
 
     def _rendered(self, asked: ChatRequest) -> str:
@@ -358,7 +361,7 @@ class Server:
         return rendered + (prompts.marked(begun["content"], "assistant") if begun else "")
 
     def _tokens(self, prompt: Prompt) -> list[int]:
-        """Return the tokens of a prompt. In a list of texts and ids, only a text at index 0 gets special tokens."""
+        """Return a prompt's tokens. In a list only a text at index 0 gets special tokens. Raises UsageError for []."""
         if isinstance(prompt, dict):
             prompt = prompt.get("prompt_string", "")
         if isinstance(prompt, str):
@@ -367,12 +370,12 @@ class Server:
         for index, part in enumerate(prompt):
             tokens += tokenize(part, add_special=not index) if isinstance(part, str) else [part]
         if not tokens:
-            raise UsageError("the prompt is empty")
+            raise UsageError("the prompt is empty", "give some text")
         return tokens
 
 
 async def not_offered(request: Request) -> Response:
-    raise HTTPException(501, "this server was started without this endpoint")
+    raise HTTPException(501, "this server was started without this endpoint, see lacli serve --help")
 
 
 def _piece(token_bytes: bytes) -> str | list[int]:
@@ -384,7 +387,7 @@ def _piece(token_bytes: bytes) -> str | list[int]:
 
 
 async def _as_sent(reply: Reply) -> AsyncGenerator[bytes]:
-    """Yield the bytes of a reply's events. An error becomes the last event; any but a LacliError is then raised."""
+    """Yield a reply's events as bytes. An error becomes the last event; it is raised too unless it is a LacliError."""
     events = reply.events()
     try:
         async for event in events:
@@ -407,7 +410,7 @@ async def _while_connected(request: Request, answering: Coroutine[Any, Any, Any]
             return task.result()
         raise ClientDisconnect
     except asyncio.CancelledError:
-        raise HTTPException(503, "the server ended before the answer") from None
+        raise HTTPException(503, "the server ended before the answer, send the request again") from None
     finally:
         task.cancel()
         gone.cancel()
@@ -439,4 +442,3 @@ async def _refuse(request: Request, error: Exception) -> Response:
 HANDLERS: dict[type[Exception], Callable[[Request, Exception], Any]] = dict.fromkeys(
     (LacliError, HTTPException, ClientDisconnect, RecursionError, Exception), _refuse
 )
-"""The handler that replies to each kind of error."""

@@ -46,7 +46,7 @@ NUMBERS = {
 
 
 def error_body(status: int, message: str, kind: str = "", **error_fields: Any) -> dict[str, Any]:
-    """Return an error's JSON body in OpenAI's and Anthropic's shape. `kind`: its type; by default `status` decides."""
+    """Return an error's JSON body in OpenAI's and Anthropic's shape. `kind`: the error's type; "": from `status`."""
     kind = kind or ("not_found_error" if status == 404 else "invalid_request_error" if status < 500 else "server_error")
     return {"type": "error", "error": {"code": status, "message": message, "type": kind, **error_fields}}
 
@@ -58,7 +58,7 @@ async def body_of(request: Request) -> dict[str, Any]:
     except ValueError as error:
         raise UsageError(f"the body is not JSON: {error}") from error
     if not isinstance(found, dict):
-        raise UsageError("the body is not a JSON object")
+        raise UsageError("the body is not a JSON object", "it must begin with {")
     return found
 
 
@@ -106,7 +106,7 @@ else:
 
 
 class Sampled(_Numbers):
-    """The sampling fields of a request, with the fields of NUMBERS. A field that is None has the server's default."""
+    """The sampling fields of a request: the fields named in NUMBERS, and these. None means the server's default."""
 
     seed: int | None = None
     repetition_penalty: float | None = None  # vLLM's name of repeat_penalty
@@ -155,7 +155,7 @@ Stops = Annotated[list[str], BeforeValidator(as_stops)]
 
 
 class AnswerRequest(Sampled):
-    """The fields that all requests for answers have. `lacli`: with {"steps": true}, events describe their steps."""
+    """Fields of all requests for answers. `lacli`: {"steps": true} adds each step's pieces and what drafted them."""
 
     model_config = ConfigDict(extra="allow", protected_namespaces=())
 
@@ -175,7 +175,7 @@ class AnswerRequest(Sampled):
     def _check_extra(self) -> Self:
         for name, value in (self.model_extra or {}).items():
             if name in REFUSED and value not in (None, False, 0, -1, "", [], {}):
-                raise ValueError(f"{name}: this field is not supported")
+                raise ValueError(f"{name}: this field is not supported, leave it out")
         return self
 
 
@@ -326,7 +326,7 @@ Prompt = str | dict[Literal["prompt_string"], str] | list[int | str]
 
 
 def as_prompts(given: object) -> object:
-    """Return a list of prompts. A text, a list with a token id in it and an empty list each are one prompt."""
+    """Return the field `prompt` as a list of prompts. A text, an empty list or a list with a token id is one prompt."""
     is_several = isinstance(given, list) and given and not any(isinstance(each, int) for each in given)
     return given if is_several else [given]
 

@@ -51,9 +51,9 @@ def timings(run: RunStatistics) -> dict[str, Any]:
 class Delta(NamedTuple):
     """What a step added to an answer, or, before the first step, the `progress` of the prefill.
 
-    `logprobs`: of each token, once a part of its text has been returned. `calls`: a call's index and a new part of it,
-    first its name and id, then pieces of its arguments. `echoed`: log probabilities of the prompt's tokens, NaN for the
-    first. `pieces`: text, reasoning and the text of calls in order. `ended`: marks the last delta, which adds nothing.
+    `logprobs`: of each token, once a part of its text has been returned. `calls`: calls' indices, each with a new part:
+    first the call's name and id, then pieces of its arguments. `echoed`: log probabilities of the prompt's tokens, NaN
+    for the first. `pieces`: text, reasoning and the text of calls in order. `ended`: the last delta; it adds nothing.
     """
 
     text: str = ""
@@ -83,7 +83,7 @@ class Usage(NamedTuple):
 
 
 class Choice:
-    """One answer of a request, decoded when `deltas` is iterated. Its constructor raises as `Model.set_up` does."""
+    """One answer of a request, decoded when `deltas` is iterated."""
 
     def __init__(
         self,
@@ -95,7 +95,10 @@ class Choice:
         rules: CallRules | None,
         stops: Sequence[str],
     ) -> None:
-        """`count`: called with the ended stream. `index`: of the answer. `stops`: stop texts, for `rules` only."""
+        """Prepare the answer to `prompt`. Raises PromptError if it is empty or too long, UsageError for bad options.
+
+        `count`: called with the ended stream. `index`: of the answer. `stops`: stop texts, ignored without `rules`.
+        """
         self.index, self._count, self.rules = index, count, rules
         self.stream = model.set_up(AsyncStream(model.worker, model), prompt, options)
         self.prompt_text = text = model.engine.text(prompt, special=True)
@@ -124,7 +127,7 @@ class Choice:
         return self._splitter.stop if self._splitter else self.stream.text.answer().stop
 
     async def deltas(self) -> AsyncGenerator[Delta]:
-        """Decode the answer. Yields the deltas of the prefill, one for each step, and at last one with `ended`."""
+        """Decode the answer. Yields deltas with the prefill's `progress`, then one a step, at last one with `ended`."""
         seen = 0
         try:
             async with aclosing(self.stream.steps()) as steps:
@@ -159,7 +162,7 @@ class Choice:
 
 
 async def merged(choices: Sequence[Choice]) -> AsyncGenerator[tuple[Choice, Delta]]:
-    """Yield the deltas of all answers, and (choices[0], ALIVE) every PAUSE_S seconds. Raises an answer's error."""
+    """Yield each new delta with its answer, and (choices[0], ALIVE) every PAUSE_S seconds. Raises an answer's error."""
     news: asyncio.Queue[tuple[Choice, Delta | Exception]] = asyncio.Queue()
 
     async def read(choice: Choice) -> None:
@@ -270,7 +273,7 @@ class Reply:
         return ()
 
     def _alive(self) -> dict[str, Any]:
-        """Return the event that keeps an idle stream open; one is sent for each ALIVE."""
+        """Return the event that keeps an idle stream open; one is sent at least every PAUSE_S seconds."""
         return {}
 
     def _events(self, choice: Choice, delta: Delta) -> Iterable[dict[str, Any]]:
@@ -283,7 +286,7 @@ class Reply:
 
     @property
     def _notes(self) -> dict[str, Any]:
-        """Fields of body or last event: warnings about ignored parts of a schema, and the first prompt if `verbose`."""
+        """Fields of a body or last event: warnings of ignored schema parts, and the first prompt if `asked.verbose`."""
         first = self.choices[0]
         warnings = [*first.stream.text.answer().warnings, *(first.rules.warnings if first.rules else ())]
         found: dict[str, Any] = {"warnings": warnings} if warnings else {}
@@ -300,7 +303,7 @@ class Reply:
 
 @dataclass
 class Block:
-    """A part of an answer. `text`: so far; for a `call` the JSON text of its arguments."""
+    """A part of an answer. `call`: None for text and reasoning. `text`: so far; of a call, its arguments as JSON."""
 
     index: int
     kind: Literal["reasoning", "text", "call"]
@@ -364,7 +367,7 @@ class BlockReply(Reply):
 
 
 class OpenAIReply(Reply):
-    """A reply with a list `choices` in body and events. `kind`, `chunk`: the field `object` of body and events."""
+    """A reply with a list `choices`. `kind`: the field `object` of a whole body. `chunk`: the same of an event."""
 
     kind: ClassVar[str]
     chunk: ClassVar[str]
@@ -387,17 +390,17 @@ class OpenAIReply(Reply):
         return {**head, "system_fingerprint": f"b-lacli-{__version__}", "choices": entries, **more}
 
     def _entry(self, choice: Choice, delta: Delta) -> dict[str, Any]:
-        """Return the entry in `choices` for what `delta` adds. For a body, `delta` holds the whole answer."""
+        """Return the entry in `choices` for what `delta` adds. Without a stream, `delta` holds the whole answer."""
         raise NotImplementedError
 
     def _head_of(self, choice: Choice, delta: Delta) -> dict[str, Any]:
-        """Return the index of an answer, why it ended, and log probabilities of the tokens of `delta`."""
+        """Return the index of an answer, why it ended (None before), and log probabilities of `delta`'s tokens."""
         reason = choice.finish_reason if delta.ended else None
         logprobs = {"content": [*map(self._logprob, delta.logprobs)]} if choice.has_logprobs else None
         return {"index": choice.index, "finish_reason": reason, "logprobs": logprobs}
 
     def _logprob(self, found: TokenLogprob) -> dict[str, Any]:
-        """Return a token and its most probable rivals with log probabilities, or with probabilities if requested."""
+        """Return a token and the most probable tokens, with log probabilities or, if requested, probabilities."""
         drawn = self.asked.post_sampling_probs
 
         def entry(token: int, logprob: float) -> dict[str, Any]:

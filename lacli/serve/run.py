@@ -46,14 +46,12 @@ def access_for(
 
     `hosts`: addresses of the server. If no other machine can reach them, a request's Host header must name localhost,
     127.0.0.1, ::1 or one of `hosts`. `origins`: of pages whose scripts may send requests; `localhost` for this
-    machine's, `*` for all. Raises UsageError if other machines can reach a host without `keys` or `no_auth`.
+    machine's, `*` for all. Raises UsageError if other machines can reach a host, but `keys` and `no_auth` are unset.
     """
     local = all(host.startswith(UNIX) or is_loopback(host) for host in hosts)
     if not (local or keys or no_auth):
-        raise UsageError(
-            f"other machines can reach {', '.join(hosts)}, and there is no API key",
-            "set one with --api-key KEY, or accept all requests with --no-auth",
-        )
+        what = f"other machines can reach {', '.join(hosts)}, and there is no API key"
+        raise UsageError(what, "set one with --api-key KEY, or accept all requests with --no-auth")
     layers = []
     if origins or not keys:
         kind = CORSMiddleware if keys else Pages
@@ -127,7 +125,7 @@ class TimedProtocol(H11Protocol):
 
 
 def open_sockets(hosts: Sequence[str], port: int) -> list[socket.socket]:
-    """Return sockets bound to `hosts`, all with one `port` (0: any free port), which is taken while the model loads.
+    """Return sockets bound to `hosts`, all with one `port` (0: any free port), to reserve it while the model loads.
 
     A socket refuses connections until the server listens on it. Raises LacliError if an address cannot be bound.
     """
@@ -155,7 +153,7 @@ class Listener(uvicorn.Server):
     def __init__(
         self, app: ASGIApp, *, drain_s: float = 10, begun: Callable[[], None] = lambda: None, **settings: Any
     ) -> None:
-        """`drain_s`: seconds for running answers at Ctrl-C. `begun`: called when it listens. `settings`: uvicorn's."""
+        """`drain_s`: seconds for answers at Ctrl-C. `begun`: called when the server listens. `settings`: uvicorn's."""
         settings |= {"http": TimedProtocol, "loop": "asyncio", "ws": "none", "lifespan": "off", "log_config": None}
         # A connection without a request stays open for 75 seconds, as in nginx.
         settings |= {"limit_concurrency": 512, "timeout_keep_alive": 75, "timeout_graceful_shutdown": drain_s}

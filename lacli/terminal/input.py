@@ -75,7 +75,7 @@ def _say_waiting(say: Callable[[str], None]) -> None:
 
 
 def _with_text(text: str, source: str | TextIO, name: str, hint: str) -> str:
-    """Return `text`. Raises LacliError about `name` if it is blank, unless `source` is a device such as /dev/null."""
+    """Return `text`. Raises LacliError with `name` and `hint` if it is blank, unless `source` is a device file."""
     with suppress(OSError, ValueError):  # the stream is no file of the system
         file = os.path.expanduser(source) if isinstance(source, str) else source.fileno()
         if not text.strip() and not stat.S_ISCHR(os.stat(file).st_mode):

@@ -143,7 +143,7 @@ class Screen:
         self._errors.print(text, soft_wrap=True)
 
     def say(self, text: str, style: str | None = None) -> None:
-        """Print lines on stderr, also if quiet; on a terminal they are wrapped between words."""
+        """Print lines on stderr in rich's `style`, also if quiet; on a terminal they are wrapped between words."""
         text = printable(text, lines=True).expandtabs()
         text = wrapped(text, self._errors.width) if self._errors.is_terminal else text
         self._errors.print(text, style=style, markup=False, highlight=False, soft_wrap=True)

@@ -69,16 +69,17 @@ class UnreadableError(UsageError):
 
 
 def form_of(template: ChatTemplate) -> str:
-    """Return the form, one of FORMS, in which a model with this chat template is forced to call.
+    """Return the text of a forced call for a model with this chat template: one of the values of FORMS.
 
-    Raises UsageError if the template has no tools, UnreadableError if its form is not in FORMS.
+    Raises UsageError if the template supports no tools, UnreadableError if no pattern in FORMS matches it.
     """
+    hint = "use --chat-template qwen, llama3 or mistral"
     if not re.search(r"\btools\b", template.source):
-        raise UsageError("the model's chat template supports no tools", "use --chat-template qwen, llama3 or mistral")
+        raise UsageError("the model's chat template supports no tools", hint)
     for sign, form in FORMS.items():
         if re.search(sign, template.source):
             return form
-    raise UnreadableError("lacli cannot read the form in which the model's chat template asks for calls of tools")
+    raise UnreadableError("lacli cannot read the tool calls of the model's chat template", hint)
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class CallRules:
     """Which calls an answer may have. `functions`: the JSON schemas of their arguments, by the functions' names.
 
     `form`: of a call in `grammar`, from `form_of`. `several`: an answer may have more than one call. `forced`: the
-    answer must be a call. `schema`: the JSON schema of an answer without a call, "" for none. `warnings`: sentences
+    answer must be a call. `schema`: the JSON schema of an answer without a call, "" for any text. `warnings`: sentences
     about ignored parts of the schemas, filled by `grammar`.
     """
 
@@ -98,7 +99,7 @@ class CallRules:
     warnings: list[str] = field(default_factory=list)
 
     def grammar(self) -> str:
-        """Return a grammar that allows one call, or JSON of `schema` if given. Raises UsageError for a bad schema."""
+        """Return a grammar for either a call or, with a `schema`, JSON of it. Raises UsageError for a bad schema."""
         answers = [json_value(json.loads(self.schema))] if self.schema else []
         for name, schema in self.functions.items():
             if schema.get("type", "object") != "object":
@@ -118,11 +119,10 @@ def _literal(text: str) -> str:
 class CallSplitter:
     """Separates calls from an answer's text, which comes in chunks of any size; holds back text that may begin a call.
 
-    One reader finds the calls of all formats, because models mix them. A call needs the name of a known function and an
-    object as arguments; anything else stays text. Space around calls is dropped. `calls`: the calls so far; the
+    One reader finds the calls of all formats, because models mix them. A call needs the name of a function in `rules`
+    and an object as arguments; anything else stays text. Space around calls is dropped. `calls`: the calls so far; the
     arguments of the last may be incomplete. `parts`: new parts of calls, each with the call's index: first the name and
-    the id, then pieces of the arguments. The caller may empty the list. `stop`: which of `stops` ended the text, or "";
-    no later text is read.
+    id, then pieces of the arguments. The caller may empty `parts`. `stop`: which of `stops` ended the text, or "".
     """
 
     def __init__(self, rules: CallRules, stops: Sequence[str] = ()) -> None:
@@ -174,7 +174,7 @@ class CallSplitter:
         return content
 
     def _next(self, final: bool) -> tuple[int, re.Match[str] | None]:
-        """Return how many held characters are certainly text, and the match of a call's start after them, or None."""
+        """Return how many held characters are text, and the next call's match or None. `final`: no chunk follows."""
         if self._fresh:
             closed = CLOSED.match(self._held) if self.calls else None
             self._held = self._held[closed.end() :] if closed else self._held.lstrip()
@@ -215,7 +215,7 @@ class CallSplitter:
             self.parts.append((len(self.calls) - 1, self.calls[-1]))
 
     def _read_arguments(self) -> bool:
-        """Read the arguments of the call that has begun, if any. Returns False if they have not ended yet."""
+        """Read a begun call's arguments. Returns False until they end, then True; also True if no call has begun."""
         if not self._arguments:
             return True
         found = self._arguments.feed(self._held)
@@ -322,7 +322,7 @@ class ArgumentReader:
 
 
 def _as_value(text: str, types: Set[str]) -> str:
-    """Return a tag's text as JSON: unchanged if it is JSON of one of `types` (empty: any type), else in quotes."""
+    """Return a tag's text as JSON: a value if the value has one of `types` (empty: any type), otherwise a string."""
     word = WORDS.get(text.strip(), text.strip())
     try:
         value = json.loads(word)

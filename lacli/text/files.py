@@ -23,7 +23,7 @@ MAX_TEXT = 1 << 26
 
 
 def check_text(text: str, name: str) -> str:
-    """Return an argument unchanged. Raises LacliError, about `name`, for surrogates: Python's form of invalid UTF-8."""
+    """Return `text`. Raises LacliError if it has surrogates, Python's form of invalid UTF-8. `name`: for messages."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -69,7 +69,7 @@ def for_owner(name: str, flags: int) -> int:
 
 
 def lock(file: IO[bytes], *, wait: bool = False) -> None:
-    """Lock a file until it is closed. If another process has it locked, wait if `wait`, else raise BlockingIOError.
+    """Lock a file until it is closed. Raises BlockingIOError if another process has locked it; with `wait`, waits.
 
     Does nothing on Windows, for devices, and on file systems without locks.
     """

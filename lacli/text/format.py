@@ -19,7 +19,7 @@ SIGNS_IN_LINES: dict[int, int | None] = {**SIGNS, **{ord(kept): ord(kept) for ke
 
 
 def suggest(name: str, known: Iterable[str]) -> list[str]:
-    """Return at most three `known` names: first names similar to `name`, best first, then names that begin with it."""
+    """Return at most three of `known`: the names similar to `name`, best first, then names that begin with `name`."""
     by_folded, folded = {each.casefold(): each for each in known}, name.casefold()
     close = get_close_matches(folded, by_folded, cutoff=0.65)
     begun = [each for each in by_folded if len(folded) > 2 and each.startswith(folded)]

@@ -72,7 +72,7 @@ def json_value(schema: Mapping[str, Any]) -> str:
 
 
 def _joined(schema: Schema, root: Schema) -> list[Any]:
-    """Return subschemas of `schema` that describe one object together: each must allow the others' properties."""
+    """Return the parts of `schema` that describe one object together, or []: each must allow the others' properties."""
     others = schema.keys() & {*NAMED, *SAME, "required"}
     found = _parts(schema, {"allOf", "$ref"}, root)
     if len(others - {"required"}) > 1:
@@ -98,7 +98,7 @@ def types_in(schema: Any, root: Any) -> set[str]:
 
 
 def _parts(schema: Schema, keywords: Set[str], root: Any) -> list[Any]:
-    """Return all values of `keywords` in a schema as one list. A reference gives its target in `root`, or None."""
+    """Return all values of `keywords` in a schema as one list. A reference becomes its target in `root`, or None."""
     found: list[Any] = []
     for keyword in schema.keys() & keywords:
         value = schema[keyword]
@@ -115,7 +115,7 @@ def _parts(schema: Schema, keywords: Set[str], root: Any) -> list[Any]:
 
 
 def checked_grammar(grammar: str, what: str) -> tuple[str, list[str]]:
-    """Return `grammar` and llguidance's warnings. Raises UsageError if `grammar` is invalid. `what`: for messages."""
+    """Return `grammar` and llguidance's warnings. Raises UsageError if it is invalid. `what`: its name in messages."""
     from llguidance import LLMatcher
 
     failed, said = LLMatcher.validate_grammar_with_warnings(grammar)

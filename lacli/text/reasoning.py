@@ -61,7 +61,7 @@ class ReasoningSplitter:
         return self._take_marker(length) if self.closer == MESSAGE else self._take(length, bool(self.closer))
 
     def _advance(self, held: str) -> list[Piece]:
-        """Take the next certain pieces from the held text. Returns [] if nothing is certain yet."""
+        """Take the next certain pieces from `held`, the text of the held pieces. Returns [] if none is certain yet."""
         if self.closer:
             return self._inside(held)
         if self._may_begin:
@@ -89,7 +89,7 @@ class ReasoningSplitter:
         return known + self._take_marker(len(closer))
 
     def _header(self, header: str) -> list[Piece]:
-        """Take a GPT-OSS header as a marker. With `bare`, the header of a call is text of the answer instead."""
+        """Take and return a GPT-OSS header as a marker. With `bare`, the header of a call is answer text instead."""
         _, channel, name = header.removesuffix(MESSAGE).rpartition(CHANNEL)
         is_call = self._bare and CALLED in header
         # A header without a channel begins the answer too.
@@ -105,7 +105,10 @@ class ReasoningSplitter:
 
 
 def mark_reasoning(pieces: Iterable[Piece], begun: str = "") -> Generator[Piece]:
-    """Yield `pieces` with reasoning marked; held text comes before their error. `begun`: as in ReasoningSplitter."""
+    """Yield `pieces` with reasoning marked. `begun`: the opening marker at the prompt's end, or "".
+
+    If `pieces` raises KeyboardInterrupt or LacliError, the held pieces are yielded first.
+    """
     splitter = ReasoningSplitter(begun)
     try:
         for piece in pieces:

@@ -41,7 +41,7 @@ def model_identity(path: Path) -> dict[str, str | int]:
 class Records:
     """Reads and writes the records in a JSON file. The first write makes the file and its folder, for the user alone.
 
-    A file that cannot be read counts as empty.
+    A file that cannot be read counts as empty. Keys and values are made of JSON's types.
     """
 
     def __init__(self, path: Path) -> None:
@@ -82,5 +82,4 @@ class Records:
 
 
 def _text(key: object) -> str:
-    """Return a key, made of JSON's types, as JSON. Equal keys give equal texts."""
     return json.dumps(key, sort_keys=True)

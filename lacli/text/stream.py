@@ -84,7 +84,7 @@ class TextStream:
         return whole + (self._released > (self._ends[whole - 1] if whole else 0))
 
     def feed(self, tokens: Sequence[int], origins: Sequence[Origin]) -> list[Piece]:
-        """Read tokens up to the first stop text; return the certain text. `origins`: what drafted each token."""
+        """Read tokens up to the first stop text. Returns text that begins none. `origins`: what drafted each token."""
         pieces: list[Piece] = []
         for token, origin in zip(tokens, origins, strict=True):
             if self.stop:

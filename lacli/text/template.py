@@ -62,10 +62,9 @@ CALL_MARKERS = (
 class ChatTemplate:
     """A compiled chat template.
 
-    `name`: the name or file it was chosen by. `source`: its Jinja text. `formatter`: from `compile_template`. `stops`:
-    texts that end a turn, needed if a bundled template's format differs from the model's end tokens. `variables`: the
-    user's. `stands_in`: the model has no template: conversations use this one, but a prompt alone is continued as it
-    is.
+    `name`: the name or file it was chosen by. `source`: its Jinja text. `formatter`: makes a prompt of messages and
+    variables. `stops`: texts that end a turn, if a bundled template's format differs from the model's end tokens.
+    `variables`: the user's. `stands_in`: conversations use the template, but a prompt alone is continued as it is.
     """
 
     name: str
@@ -82,9 +81,7 @@ class ChatTemplate:
         system text that the template refuses is put into the first question. Raises PromptError if the template fails.
         """
         variables = {**self.variables, "tools": tools} if tools else self.variables
-        written = [
-            {**each, **as_history(each, self.source)} if each["role"] == "assistant" else each for each in messages
-        ]
+        written = [{**m, **as_history(m, self.source)} if m["role"] == "assistant" else m for m in messages]
         for shape in (written, _merged(written), _merged(_folded(written))):
             try:
                 return self.formatter(shape, **variables)
@@ -140,8 +137,8 @@ def choose_template(wanted: str | None, model: Any) -> tuple[ChatTemplate, list[
     """Return the chat template to use, and a sentence if a bundled template replaces the model's missing one.
 
     `model`: a LlamaModel. `wanted`: a bundled template's name, a file or a Jinja text. "" means the model's own, or a
-    bundled one if it has none. None continues prompts as they are, even if the model has a template. Raises UsageError
-    for an unknown name, LacliError for an unreadable file and PromptError for a broken template.
+    bundled one if it has none. None means a bundled one for conversations only, even if the model has its own. Raises
+    UsageError for an unknown name, LacliError for an unreadable file and PromptError for a broken template.
     """
     if wanted:
         return _wanted_template(check_text(wanted, "--chat-template"), model), []

@@ -49,7 +49,7 @@ def test_lines_are_read_however_they_end(tmp_path: Path, raw: bytes) -> None:
         (b'{"prompt": "\xff"}', "not JSON"),
         (b'{"prompt": " "}', "prompt: the text is empty"),
         (b'{"prompt": "\\ud83d"}', "not JSON"),
-        (b'{"prompt": "a", "turns": ["b"]}', 'a row has a "prompt"'),
+        (b'{"prompt": "a", "turns": ["b"]}', 'a row needs one of "prompt"'),
         (b'{"turns": []}', "turns: List should have at least 1 item"),
         (b'{"prompt": "a", "id": ["b"]}', "id: Input should be"),
     ],

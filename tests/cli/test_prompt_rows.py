@@ -64,7 +64,7 @@ def test_a_request_of_a_batch_file_brings_its_id_its_limit_and_its_sampling(tmp_
         ("[1]", ":1: a JSON object is needed"),
         ({"prompt": " "}, "prompt: the text is empty"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages.0.content.0.type: "),
-        ({"messages": HELLO, "prompt": "b"}, 'a row has a "prompt"'),
+        ({"messages": HELLO, "prompt": "b"}, 'a row needs one of "prompt"'),
         ({"messages": HELLO, "raw": True}, "messages need the chat template"),
         ({"messages": ["Hello"]}, "messages.0: a JSON object is needed"),
         ({"messages": HELLO, "n": 2}, "n: Input should be 1"),
@@ -105,10 +105,10 @@ def test_the_program_answers_the_good_rows_tells_of_the_bad_ones_and_ends_with_1
     command = ("run", "-q", "--prompts", str(path), "-o", str(out), "--mode", "plain")
     done = call(*command)
     assert done.code == 1 and "no answer to 1 of 2 prompts" in done.err
-    assert f'lacli: {path}:2: a row has a "prompt"' in done.err
+    assert f'lacli: {path}:2: a row needs one of "prompt"' in done.err
     found = {row["index"]: row for row in map(json.loads, out.read_text().splitlines())}
     assert (found[0]["custom_id"], found[0]["predicted_n"], found[0]["messages"]) == ("a", 3, HELLO)
     assert found[0]["warnings"] == ['the JSON schema: not followed: ["uniqueItems"]']
-    assert found[1]["custom_id"] == "b" and "a row has" in found[1]["error"] and "text" not in found[1]
+    assert found[1]["custom_id"] == "b" and "a row needs" in found[1]["error"] and "text" not in found[1]
     path.write_text(f"{json.dumps(good)}\n{json.dumps(good | {'custom_id': 'b'})}\n")
     assert call(*command).code == 0, "the corrected row is answered"

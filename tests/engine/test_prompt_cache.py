@@ -155,7 +155,7 @@ def test_another_model_library_or_setting_is_read_anew_with_a_sentence_and_repla
         ask(tiny, prompt, cache)
         found, reused, said = ask(model, prompt, cache, settings, decode_settings)
         assert (found, reused) == (ask(model, prompt, None, settings, decode_settings)[0], 0)
-        assert said[0] == f"a.cache was saved with another {what}: everything is read anew"
+        assert said[0] == f"a.cache was saved with another {what} (use a new file): everything is read anew"
         assert ask(model, prompt, cache, settings, decode_settings)[1] == len(prompt) - 1
         cache.unlink()
     like_strict = replace(SETTINGS, flash_attention="on", cache_type_k="q8_0", cache_type_v="q8_0")
@@ -163,7 +163,7 @@ def test_another_model_library_or_setting_is_read_anew_with_a_sentence_and_repla
     assert ask(tiny, prompt, cache, like_strict, strict)[2][0].startswith("a.cache was saved with another --strict")
     ask(tiny, prompt, cache)
     monkeypatch.setattr("lacli.auto.model_cost.build_files", lambda: [("another",)])
-    assert ask(tiny, prompt, cache)[2][0].startswith("a.cache was saved with another library: ")
+    assert ask(tiny, prompt, cache)[2][0].startswith("a.cache was saved with another library (use a new file): ")
 
 
 def test_weights_that_differ_in_the_middle_of_a_large_file_are_another_model(

@@ -99,7 +99,7 @@ def test_what_cannot_be_chosen_is_one_line_and_fetches_nothing(here: Here) -> No
     here.hub.repositories["a/b"] = Repository({"x/a-Q8_0.gguf": b"GGUF", "y/a-Q8_0.gguf": b"GGUF"})
     for name, words in {
         "a/b": "choose one: hf:a/b/x/a-Q8_0.gguf, hf:a/b/y/a-Q8_0.gguf",
-        f"{NAME}:Q3_K": f"{NAME} has no Q3_K (it has F16, Q4_K_M, Q8_0)",
+        f"{NAME}:Q3_K": f"{NAME} has no quant Q3_K (it has F16, Q4_K_M, Q8_0)",
         f"hf:{NAME}/tiny-Q4.gguf": f"{NAME} has no tiny-Q4.gguf (look at tiny-Q4_K_M.gguf",
     }.items():
         assert words in here.refused(name)

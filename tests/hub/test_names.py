@@ -115,9 +115,9 @@ def test_a_file_here_goes_before_names_and_a_folder_before_repositories_only(tmp
     ("text", "words"),
     [
         *((text, f"did you mean {text.lower()[:2]}") for text in ("qwen3-4", "llma-3.1-8b", "QWEN3", "min")),
-        *((text, f"no such model: {text[:80]}") for text in ("zzzz", "a/b/c", "a/b:", "-a/b", "a\0b", "Q" * 5000)),
-        *((f"hf:{text}", "no such model: hf:") for text in ("", "a", "a/b/c", "a/b/c.txt", "a/b:q4/c.gguf")),
-        (f"{PAGE}/tree/refs%2Fpr%2F1", "no such model: "),
+        *((text, f"no model is named {text[:80]}") for text in ("zzzz", "a/b/c", "a/b:", "-a/b", "a\0b", "Q" * 5000)),
+        *((f"hf:{text}", "no model is named hf:") for text in ("", "a", "a/b/c", "a/b/c.txt", "a/b:q4/c.gguf")),
+        (f"{PAGE}/tree/refs%2Fpr%2F1", "no model is named "),
         *((f"{alias}:Q8_0", "takes no quant") for alias in ("file", "here")),
     ],
 )
@@ -145,7 +145,7 @@ def test_a_quant_chooses_files_as_llama_cpp_does(files: list[str], quant: str, c
 @pytest.mark.parametrize(
     ("files", "quant", "what", "hint"),
     [
-        (["a-Q4xK.gguf"], "Q4.K", "me/model has no Q4.K", "it has Q4XK"),
+        (["a-Q4xK.gguf"], "Q4.K", "me/model has no quant Q4.K", "it has Q4XK"),
         (["mmproj-Q8_0.gguf"], "Q8_0", "has no GGUF file", "model-GGUF, from me"),
         (PARTS[:1], "", f"missing {PARTS[1]} and 1 more", "another quant"),
         (["7b/Q4_K_M.gguf", "x/Q4_K_M.gguf", "Q8_0.gguf"], "", "2 models for Q4_K_M", "hf:me/model/x/Q4_K_M.gguf"),
