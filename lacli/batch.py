@@ -123,7 +123,10 @@ class Batch:
         sequences: Sequence[Sequence[int]],
         outputs: Sequence[bool],
     ) -> Batch:
-        """Write rows in the order of their cells. `sequences`: ids of each row. `outputs`: if its logits are wanted."""
+        """Write these rows, whose cells get the same order, and return the batch.
+
+        `sequences`: the ids of each row. `outputs`: for each row, whether its logits are wanted.
+        """
         # Sums over a few dozen rows are faster in lists; numpy is for the one copy into llama.cpp's memory.
         rows = self.rows = len(tokens)
         counts = [len(ids) for ids in sequences]

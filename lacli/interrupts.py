@@ -16,7 +16,7 @@ _undoing: list[Callable[[], None]] = []
 
 
 def without_ctrl_c() -> AbstractContextManager[None]:
-    """Ignore Ctrl-C in the block, which is short and must finish, or handles Ctrl-C itself."""
+    """Ignore Ctrl-C in the block: a short block that must finish, or a block that sets its own handler."""
     # Child processes would inherit SIG_IGN; they do not inherit a handler.
     return ctrl_c_calls(lambda: None)
 

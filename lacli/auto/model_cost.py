@@ -248,7 +248,7 @@ class _Timer:
 
 
 def _doubled(sizes: Iterable[int]) -> list[int]:
-    """Return the smallest size, each further size of at least twice the size before, and the largest size."""
+    """Return the smallest size, each further size of at least twice the last returned one, and the largest size."""
     found = list[int]()
     for size in (ordered := sorted(sizes)):
         if not found or size >= 2 * found[-1] or size == ordered[-1]:

@@ -153,9 +153,9 @@ class Rounds:
                 answers.append(self.of(0, number)[0].text)
 
     def _fitted(self, exchange: Exchange) -> tuple[Exchange, list[int]]:
-        """Return the exchange and the indices of the points to answer it.
+        """Return the exchange, and the indices in `points` of the settings that answer it.
 
-        If time is short, the answer's limit is lower (16 tokens or more) or the last points are left out.
+        If time is short, the returned exchange has a lower limit (16 tokens or more), or the last points are left out.
         """
         able = [*range(len(self.points))]
         prompts = min(LEAST_PROMPTS, sum(len(task.turns) for task in self.tasks)) - len(self.exchanges)
@@ -173,7 +173,7 @@ class Rounds:
     def _answer(self, number: int, able: Sequence[int], turn: int) -> Iterator[None]:
         """Answer exchange `number` by the points `able`, all given by index, and yield after each answer.
 
-        The first two points answer before the rest; an odd `turn` reverses both groups. Raises TimeUp after an answer
+        The first two points answer before the rest; an odd `turn` reverses the order within each group. Raises TimeUp after an answer
         cut by the deadline, and before an answer whose prefill would end too late.
         """
         exchange, way = self.exchanges[number], -1 if turn % 2 else 1

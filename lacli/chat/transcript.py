@@ -151,9 +151,10 @@ class Log(Closing):
 
 
 def read_chat(path: str | Path) -> SavedChat:
-    """Return a file's last chat with messages, or its last chat if none has messages. Damaged lines are left out.
+    """Return a file's last chat with messages, or its last chat if none has messages.
 
-    A damaged last line is not reported: a log may end within a line. Raises LacliError if the file holds no chat.
+    Damaged lines are left out. Their numbers are in `damaged`, except for the last line: a log may end within a line.
+    Raises LacliError if the file holds no chat.
     """
     raw = read_raw(str(path)).removeprefix(codecs.BOM_UTF8)
     chats, damaged = list[SavedChat](), []

@@ -139,7 +139,7 @@ def replay(
                 return
             begin = end
         context.remove(scratch, 0 if scratch else length, -1)
-    raise Mismatch("the text is longer than the recorded steps")
+    raise Mismatch("the answer has more tokens than the recorded steps gave")
 
 
 def accepted_rows(rows: Sequence[BatchRow], root: int, tokens: Sequence[int]) -> list[int]:

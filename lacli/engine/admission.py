@@ -79,7 +79,10 @@ class Admission:
         return slot
 
     def free_slot(self, sequence: TokenSequence) -> None:
-        """Remove a sequence; its slot keeps its cells. Empty the longest unused if too many slots or cells are idle."""
+        """Remove a sequence; its slot is idle, and keeps its cells.
+
+        If too many slots or cells are idle, empty the slots that have been idle for the longest time.
+        """
         sequence.cells.last_use = 1 + max(slot.last_use for slot in self._slots)
         self.sequences.remove(sequence)
         filled = [slot for slot in self.idle if slot.past]

@@ -93,7 +93,7 @@ class Request(Closing):
                 self._put(self._read)
 
     def deliver(self, progress: Progress) -> None:
-        """Put progress into the reader's queue; a step gets its `waited_s` first."""
+        """Put `progress` into the reader's queue. If it has a step, set the step's `waited_s` before."""
         if step := progress.step:
             now, before = perf_counter(), self._stepped
             self._stepped = now

@@ -145,7 +145,7 @@ def free_with(owner: object, free: Callable[..., object], *arguments: object) ->
 def switch_tiles(on: bool) -> None:
     """Switch ggml's kernels for 8 and more rows on or off. Off is final; switching from on to off raises LacliError."""
     if os.environ.setdefault(TILED_SWITCH, "1" if on else "0") != "0" and not on:
-        raise LacliError("--strict comes too late: this process uses other kernels", "load it in a new process")
+        raise LacliError("--strict comes too late: this process uses other kernels", "load the model in a new process")
 
 
 def progress_callback(api: Any, loading: Callable[[float], None] | None, is_stopped: Callable[[], bool]) -> Any:

@@ -222,7 +222,7 @@ class LlamaModel(Closing):
         return compile_template(source, self.bos(), self._special(lib.llama_vocab_eos(self.vocabulary_handle)))
 
     def has_token(self, text: str) -> bool:
-        """Return whether `text` is the name of one token."""
+        """Return whether the vocabulary has a token that is written `text`, such as <|im_end|>."""
         tokens = self.tokenize(text, add_special=False)
         return len(tokens) == 1 and self._special(tokens[0]) == text
 

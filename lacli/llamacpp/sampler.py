@@ -38,7 +38,7 @@ ONE_CAPTURE = Lock()
 
 
 class SchemaGrammar:
-    """A JSON schema as a grammar of llguidance. `allowed(tokens)`: whether each of the tokens may come next."""
+    """A JSON schema as a grammar of llguidance. `allowed(tokens)`: for each token, whether it may come next."""
 
     def __init__(self, matcher: LLMatcher, vocabulary: int) -> None:
         self._matcher, self._vocabulary = matcher, vocabulary

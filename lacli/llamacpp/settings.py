@@ -180,7 +180,7 @@ class ContextSize:
 
     @classmethod
     def of(cls, *settings: DecodeSettings) -> ContextSize:
-        """Return the smallest size of a context in which one sequence can decode with any of `settings`."""
+        """Return the smallest size of a context in which one sequence can decode with each of `settings` in turn."""
         return cls(
             ids=max(each.ids for each in settings),
             max_outputs=max(each.max_outputs for each in settings),
