@@ -173,8 +173,8 @@ class Rounds:
     def _answer(self, number: int, able: Sequence[int], turn: int) -> Iterator[None]:
         """Answer exchange `number` by the points `able`, all given by index, and yield after each answer.
 
-        The first two points answer before the rest; an odd `turn` reverses the order within each group. Raises TimeUp after an answer
-        cut by the deadline, and before an answer whose prefill would end too late.
+        The first two points answer before the rest; an odd `turn` reverses the order within each group. Raises TimeUp
+        after an answer cut by the deadline, and before an answer whose prefill would end too late.
         """
         exchange, way = self.exchanges[number], -1 if turn % 2 else 1
         for at in (*able[:2][::way], *able[2:][::way]):

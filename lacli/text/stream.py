@@ -64,7 +64,7 @@ class TextStream:
     def __init__(
         self, bytes_of: Callable[[int], bytes], stops: Sequence[str] = (), controls: Mapping[int, str] | None = None
     ) -> None:
-        """`bytes_of`: a token's bytes. `controls`: tokens without text, and their names; a name in `stops` is a stop too."""
+        """`bytes_of`: a token's bytes. `controls`: names of tokens without text; a name in `stops` is a stop."""
         self._bytes_of = bytes_of
         self._stops = [stop for stop in stops if stop]
         self._stop_tokens = {token: name for token, name in (controls or {}).items() if name in stops}
