@@ -17,7 +17,7 @@ from lacli.llamacpp.settings import PLAIN_CACHE_TYPES, ContextSize, ModelSetting
 NEEDED = {"avx2", "fma", "f16c"}
 """Instruction sets that wheels of ik-llama-cpp-python 0.1.5 need; without them the process ends."""
 
-ARCHITECTURES = ("llama", "qwen2", "qwen3")
+ARCHITECTURES = ("gemma3", "llama", "qwen2", "qwen3", "qwen3moe")
 """Architectures that compute the same as with llama.cpp, but for rounding (tests/ik)."""
 
 TYPES = {"iq4_nl", "iq4_xs", "q4_0", "q4_K", "q5_0", "q5_1", "q5_K", "q6_K", "q8_0"}

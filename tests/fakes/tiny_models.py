@@ -38,6 +38,7 @@ _KEY_VALUE_HEADS = 1
 _HEAD_WIDTH = _WIDTH // _HEADS
 _FEED_FORWARD = 128
 _EPSILON = 1e-5
+_EXPERTS = 4
 _STATE_INNER = 2 * _WIDTH  # the only expansion that llama.cpp's first mamba takes
 _STATE_SIZE = 16
 _STATE_KERNEL = 4
@@ -169,6 +170,14 @@ class _Builder:
         self.matrix(f"{block}.ffn_up", _FEED_FORWARD, gain=1.5)
         self.matrix(f"{block}.ffn_down", _WIDTH, _FEED_FORWARD, 1.5)
 
+    def experts(self, block: str) -> None:
+        """Add the norm, the router and the three matrices of each of `_EXPERTS` experts."""
+        self.norm(f"{block}.ffn_norm")
+        self.matrix(f"{block}.ffn_gate_inp", _EXPERTS)
+        for name in ("gate", "up", "down"):
+            values = 1.5 / np.sqrt(_WIDTH) * self.normal(_EXPERTS, _WIDTH, _WIDTH)
+            self.put(f"{block}.ffn_{name}_exps.weight", values)
+
     def state_space(self, block: str) -> None:
         """Add the tensors of one mamba mixer. Its state forgets a token after some tens of tokens."""
         self.matrix(f"{block}.ssm_in", 2 * _STATE_INNER, gain=1.5)
@@ -202,6 +211,7 @@ def write_llama(
     architecture: str = "llama",
     biases: bool = False,
     query_norms: bool = False,
+    experts: bool = False,
     split_tensors: int = 0,
     sentencepiece: bool = False,
     pooled: bool = False,
@@ -212,6 +222,10 @@ def write_llama(
     )
     if pooled:
         builder.writer.add_pooling_type(gguf.PoolingType.MEAN)
+    if experts:
+        builder.writer.add_expert_count(_EXPERTS)
+        builder.writer.add_expert_used_count(_EXPERTS // 2)
+        builder.writer.add_expert_feed_forward_length(_WIDTH)
     builder.writer.add_rope_dimension_count(_HEAD_WIDTH)
     builder.writer.add_rope_freq_base(10000.0)
     builder.ends()
@@ -220,8 +234,8 @@ def write_llama(
         builder.norm(f"{block}.attn_norm")
         builder.attention(block, biases=biases)
         for part in "qk" if query_norms else "":
-            builder.vector(f"{block}.attn_{part}_norm.weight", _HEAD_WIDTH, centre=1.0)
-        builder.feed_forward(block)
+            builder.norm(f"{block}.attn_{part}_norm", length=_HEAD_WIDTH)
+        builder.experts(block) if experts else builder.feed_forward(block)
     builder.save()
 
 
@@ -230,6 +244,7 @@ write_sentencepiece = partial(write_llama, sentencepiece=True)
 
 write_qwen2 = partial(write_llama, architecture="qwen2", biases=True)
 write_qwen3 = partial(write_llama, architecture="qwen3", query_norms=True)
+write_qwen3moe = partial(write_llama, architecture="qwen3moe", query_norms=True, experts=True)
 write_embedding = partial(write_qwen2, pooled=True)
 write_diffusion = partial(write_llama, architecture="dream", biases=True)
 write_unknown_architecture = partial(write_llama, architecture="nonesuch")
@@ -241,16 +256,21 @@ def write_llama_split(folder: Path) -> list[Path]:
     return sorted(folder.glob("tiny-?????-of-?????.gguf"))
 
 
-def write_gemma_swa(path: Path) -> None:
-    """Write a gemma2 model: the first block sees the last `SLIDING_WINDOW` tokens, the second the whole context."""
-    builder = _Builder(path, "gemma2")
+def write_gemma_swa(path: Path, architecture: str = "gemma2", layers: int = _LAYERS) -> None:
+    """Write a gemma2 model: the first block sees the last `SLIDING_WINDOW` tokens, the second the whole context.
+
+    Of a gemma3 model the sixth block is the first that sees the whole context.
+    """
+    builder = _Builder(path, architecture, layers=layers)
     builder.writer.add_sliding_window(SLIDING_WINDOW)
     builder.tokens_matrix("token_embd", 1 / np.sqrt(_WIDTH))
     builder.norm("output_norm", _LOGIT_SCALE)
-    for layer in range(_LAYERS):
+    for layer in range(layers):
         block = f"blk.{layer}"
         builder.norm(f"{block}.attn_norm")
         builder.attention(block)
+        for part in "qk" if architecture == "gemma3" else "":
+            builder.norm(f"{block}.attn_{part}_norm", length=_HEAD_WIDTH)
         builder.norm(f"{block}.post_attention_norm", _POST_NORM)
         builder.feed_forward(block)
         builder.norm(f"{block}.post_ffw_norm", _POST_NORM)

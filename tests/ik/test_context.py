@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 
@@ -35,6 +36,8 @@ WRITERS: dict[str, Callable[[Path], None]] = {
     "llama": tiny_models.write_llama,
     "qwen2": tiny_models.write_qwen2,
     "qwen3": tiny_models.write_qwen3,
+    "qwen3moe": tiny_models.write_qwen3moe,
+    "gemma3": partial(tiny_models.write_gemma_swa, architecture="gemma3", layers=6),
 }
 """Writers of random models, by architecture."""
 
