@@ -20,7 +20,7 @@ NEEDED = {"avx2", "fma", "f16c"}
 ARCHITECTURES = ("gemma3", "llama", "qwen2", "qwen3", "qwen3moe")
 """Architectures that compute the same as with llama.cpp, but for rounding (tests/ik)."""
 
-TYPES = {"iq4_nl", "iq4_xs", "q4_0", "q4_K", "q5_0", "q5_1", "q5_K", "q6_K", "q8_0"}
+TYPES = {"f32", "iq4_nl", "iq4_xs", "q4_0", "q4_K", "q5_0", "q5_1", "q5_K", "q6_K", "q8_0"}
 """Weight types whose batches of 2 to 63 rows move logits by at most 0.6 (docs/internals/measured.md); Q4_1: by 24."""
 
 
