@@ -169,7 +169,7 @@ class Row(BaseModel):
 
     @property
     def ways(self) -> Sequence[object]:
-        """The values of the alternative fields for the question. A row sets exactly one of the fields."""
+        """The values of the fields that can hold the question, such as `prompt`. A row sets exactly one of them."""
         return self.prompt, self.turns
 
     @property
@@ -216,7 +216,7 @@ def read_tasks(path: str) -> list[Task]:
 
 
 def read_lines(path: str, say: Callable[[str], object] | None = None) -> Iterator[tuple[str, object]]:
-    """Yield for each line that is not blank its place (file:line), and its JSON value or a LacliError if it has none.
+    """Yield the place (file:line) of each line that is not blank, and its JSON value, or a LacliError if it is no JSON.
 
     `path`: `-` is stdin. With `say`, a file that begins with neither { nor [ has a plain prompt a line: `say` gets a
     sentence, and the values are {"prompt": line}. Raises LacliError for an unreadable file and for too long a line.

@@ -105,7 +105,7 @@ def finish(rounds: Rounds, machine: Machine, request: BenchRequest, screen: Scre
 
 
 def choose_points(engine: ModelEngine, axes: Axes, screen: Screen) -> list[Point]:
-    """Return plain decoding and points of `axes` that `engine` can run; show others. Raises UsageError if none can."""
+    """Return plain decoding and the points of `axes` that can run; show the others. Raises UsageError if none can."""
     base, modes = possible_modes(engine, axes.modes, screen.note)
     found, skipped = points(replace(axes, modes=tuple(modes)), base, engine.model_settings)
     if skipped and not found[1:]:
@@ -155,7 +155,7 @@ def make_answer(engine: ModelEngine, competing: Sequence[Point], stack: ExitStac
 
 
 def make_ask(engine: ModelEngine) -> Ask:
-    """Return a function that makes a task's next turn from its earlier answers, or None if under 8 cells are left."""
+    """Return a function that makes a task's next turn from earlier answers; it gives None if under 8 cells are left."""
 
     def ask(task: Task, answers: Sequence[str]) -> Exchange | None:
         history = list(zip(task.turns, answers, strict=False))

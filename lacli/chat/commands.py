@@ -87,7 +87,7 @@ def message_of(line: str) -> str:
 def is_open(text: str) -> bool:
     """Return whether `text` begins with triple quotes that are not closed yet.
 
-    Quotes in the first line or at the end of `text` close them. Triple quotes between come in pairs, as in docstrings.
+    Quotes in the first line or at the end of `text` close them. Other triple quotes come in pairs, as in docstrings.
     """
     if not text.startswith(QUOTES) or text.split("\n")[0].count(QUOTES) % 2 == 0:
         return False

@@ -147,7 +147,7 @@ def settings_from_json(found: object) -> ChatSettings:
     value.
     """
     if not isinstance(found, dict):
-        raise UsageError('"settings" is not an object')
+        raise UsageError('the field "settings" is not a JSON object')
     known = {field: value for field, value in found.items() if field in IN_FILES}
     return ChatSettings().with_values({field: _read_json(IN_FILES[field], value) for field, value in known.items()})
 

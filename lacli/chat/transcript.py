@@ -182,7 +182,7 @@ def _begin_chat(found: object, where: str) -> SavedChat:
     try:
         head = checked(Head, found)
         if head.version > VERSION:
-            raise UsageError(f"its format is {head.version}, and this lacli reads {VERSION}", "use a newer lacli")
+            raise UsageError(f"the file has format {head.version}, but lacli reads {VERSION}", "use a newer lacli")
         settings = settings_from_json(head.settings)
     except UsageError as error:
         raise LacliError(f"{where} begins no chat: {error.what}", error.hint or "/save writes one") from error

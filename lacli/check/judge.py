@@ -120,7 +120,7 @@ def replay(
     for rows in recorded:
         past, kept = rows[0].position, [*range(len(rows))]
         if past > length:
-            raise Mismatch(f"a batch begins at position {past}, but only {length} tokens have cells")
+            raise Mismatch(f"a recorded batch begins at position {past}, but only {length} tokens have cells")
         outputs = [row.output for row in rows]
         is_step = any(outputs)
         if is_step:
@@ -143,14 +143,14 @@ def replay(
 
 
 def accepted_rows(rows: Sequence[BatchRow], root: int, tokens: Sequence[int]) -> list[int]:
-    """Return indices of `rows`: `root`, and a row for each of `tokens`. Raises Mismatch if a token has no row."""
+    """Return indices of `rows`: `root` (the input's), then one for each token. Raises Mismatch if one is missing."""
     found = [root]
     for depth, token in enumerate(tokens, start=1):
         place, above = (token, rows[root].position + depth), set(rows[found[-1]].ids)
         below = (at for at, row in enumerate(rows) if row[:2] == place and above.issuperset(row.ids))
         row = next(below, None)
         if row is None:
-            raise Mismatch(f"token {token} was accepted at depth {depth}, and no row has it there")
+            raise Mismatch(f"token {token} was accepted at depth {depth}, but no recorded row has it there")
         found.append(row)
     return found
 
@@ -162,7 +162,7 @@ def _lay_out(rows: Sequence[BatchRow], kept: Sequence[int], tokens: Sequence[int
     """
     past = rows[0].position
     if past + len(kept) > len(tokens):
-        raise Mismatch("a batch has more tokens than the text")
+        raise Mismatch("a recorded batch has more tokens than the prompt and the answer")
     chain, others = count(past), count(0 if scratch else past + len(kept))
     places = [next(chain) if row in kept else next(others) for row in range(len(rows))]
     return Batch(len(rows)).set_rows(

@@ -317,7 +317,8 @@ class Server:
     def _with_calls(self, asked: ChatRequest, sampling: SamplingSettings) -> tuple[SamplingSettings, CallRules]:
         """Return `sampling`, with a grammar if a call is forced or a schema given, and the rules for calls.
 
-        Raises UsageError for a second grammar, a bad schema, or a template that supports no tools.
+        Raises UsageError for a bad schema, for a template that supports no tools, and for a forced call if the request
+        has its own `grammar` or `json_schema`.
         """
         forced = asked.has_to_call
         # A response_format applies to a text, but a grammar and a json_schema apply to the whole answer.
@@ -328,7 +329,7 @@ class Server:
         return replace(sampling, grammar=rules.grammar(), json_schema="") if forced or schema else sampling, rules
 
     def _prompts(self, asked: CompletionRequest) -> list[list[int]]:
-        """Return prompts' tokens, for a suffix or infill at most 3/4 of the context. Raises UsageError for bad ones."""
+        """Return each prompt's tokens; with infill or a suffix at most 3/4 of the context. Raises UsageError if bad."""
         infill, room = self._model.engine.prompts.infill, 3 * self._model.context // 4
         if isinstance(asked, InfillRequest):
             files = [(each.filename, each.text) for each in asked.input_extra]
@@ -361,7 +362,7 @@ class Server:
         return rendered + (prompts.marked(begun["content"], "assistant") if begun else "")
 
     def _tokens(self, prompt: Prompt) -> list[int]:
-        """Return a prompt's tokens. In a list only a text at index 0 gets special tokens. Raises UsageError for []."""
+        """Return a prompt's tokens. A text in a list gets BOS and EOS only at index 0. Raises UsageError for []."""
         if isinstance(prompt, dict):
             prompt = prompt.get("prompt_string", "")
         if isinstance(prompt, str):

@@ -155,7 +155,7 @@ Stops = Annotated[list[str], BeforeValidator(as_stops)]
 
 
 class AnswerRequest(Sampled):
-    """Fields of all requests for answers. `lacli`: {"steps": true} adds each step's pieces and what drafted them."""
+    """Fields of all requests for answers. `lacli`: {"steps": true} adds to events what drafted each piece of text."""
 
     model_config = ConfigDict(extra="allow", protected_namespaces=())
 

@@ -97,7 +97,7 @@ class Choice:
     ) -> None:
         """Prepare the answer to `prompt`. Raises PromptError if it is empty or too long, UsageError for bad options.
 
-        `count`: called with the ended stream. `index`: of the answer. `stops`: stop texts, ignored without `rules`.
+        `count`: gets the ended stream. `index`: of the answer in its request. `stops`: ignored if `rules` is None.
         """
         self.index, self._count, self.rules = index, count, rules
         self.stream = model.set_up(AsyncStream(model.worker, model), prompt, options)

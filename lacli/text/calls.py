@@ -99,7 +99,7 @@ class CallRules:
     warnings: list[str] = field(default_factory=list)
 
     def grammar(self) -> str:
-        """Return a grammar for either a call or, with a `schema`, JSON of it. Raises UsageError for a bad schema."""
+        """Return a grammar for a call; with a `schema`, its JSON is allowed too. Raises UsageError for a bad schema."""
         answers = [json_value(json.loads(self.schema))] if self.schema else []
         for name, schema in self.functions.items():
             if schema.get("type", "object") != "object":
@@ -322,7 +322,7 @@ class ArgumentReader:
 
 
 def _as_value(text: str, types: Set[str]) -> str:
-    """Return a tag's text as JSON: a value if the value has one of `types` (empty: any type), otherwise a string."""
+    """Return a tag's text as JSON: a string, unless it is a JSON value of one of `types` (empty: of any type)."""
     word = WORDS.get(text.strip(), text.strip())
     try:
         value = json.loads(word)

@@ -60,6 +60,7 @@ def json_value(schema: Mapping[str, Any]) -> str:
     """
     root = json.loads(json.dumps(schema))
     schemas = _reached([root], HELD | SAME, root)
+    # Each of several parts that describe one object must allow the others' properties.
     joined = {id(each) for part in schemas for each in _reached(_joined(part, root), SAME, root)}
     for part in schemas:
         names, required = part.get("properties"), {*map(str, _parts(part, {"required"}, root))}
@@ -72,7 +73,7 @@ def json_value(schema: Mapping[str, Any]) -> str:
 
 
 def _joined(schema: Schema, root: Schema) -> list[Any]:
-    """Return the parts of `schema` that describe one object together, or []: each must allow the others' properties."""
+    """Return the parts of `schema` if an object must match several at once, otherwise []. `root`: the whole schema."""
     others = schema.keys() & {*NAMED, *SAME, "required"}
     found = _parts(schema, {"allOf", "$ref"}, root)
     if len(others - {"required"}) > 1:
@@ -81,7 +82,7 @@ def _joined(schema: Schema, root: Schema) -> list[Any]:
 
 
 def _reached(schemas: Iterable[Any], keywords: Set[str], root: Schema) -> list[Schema]:
-    """Return `schemas` and all schemas that `keywords` lead to from them. `root`: the whole schema, for references."""
+    """Return `schemas` and all schemas reached from them by `keywords`. `root`: the whole schema, for references."""
     found: dict[int, Schema] = {}
     left = [*schemas]
     while left:
@@ -98,7 +99,7 @@ def types_in(schema: Any, root: Any) -> set[str]:
 
 
 def _parts(schema: Schema, keywords: Set[str], root: Any) -> list[Any]:
-    """Return all values of `keywords` in a schema as one list. A reference becomes its target in `root`, or None."""
+    """Return the values of `keywords` in a schema as one list. A $ref becomes its target in `root`, None if missing."""
     found: list[Any] = []
     for keyword in schema.keys() & keywords:
         value = schema[keyword]

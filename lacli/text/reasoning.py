@@ -61,7 +61,7 @@ class ReasoningSplitter:
         return self._take_marker(length) if self.closer == MESSAGE else self._take(length, bool(self.closer))
 
     def _advance(self, held: str) -> list[Piece]:
-        """Take the next certain pieces from `held`, the text of the held pieces. Returns [] if none is certain yet."""
+        """Take and return the held pieces that are certain now, [] if none is. `held`: the text of all held pieces."""
         if self.closer:
             return self._inside(held)
         if self._may_begin:
@@ -89,7 +89,7 @@ class ReasoningSplitter:
         return known + self._take_marker(len(closer))
 
     def _header(self, header: str) -> list[Piece]:
-        """Take and return a GPT-OSS header as a marker. With `bare`, the header of a call is answer text instead."""
+        """Take and return the held GPT-OSS `header` as a marker. With `bare`, the header of a call is answer text."""
         _, channel, name = header.removesuffix(MESSAGE).rpartition(CHANNEL)
         is_call = self._bare and CALLED in header
         # A header without a channel begins the answer too.

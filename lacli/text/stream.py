@@ -64,7 +64,7 @@ class TextStream:
     def __init__(
         self, bytes_of: Callable[[int], bytes], stops: Sequence[str] = (), controls: Mapping[int, str] | None = None
     ) -> None:
-        """`bytes_of`: a token's bytes. `controls`: names of tokens without text; a name in `stops` is a stop."""
+        """`controls`: names of tokens without text, by id. A token whose name is in `stops` ends the text."""
         self._bytes_of = bytes_of
         self._stops = [stop for stop in stops if stop]
         self._stop_tokens = {token: name for token, name in (controls or {}).items() if name in stops}
@@ -84,7 +84,7 @@ class TextStream:
         return whole + (self._released > (self._ends[whole - 1] if whole else 0))
 
     def feed(self, tokens: Sequence[int], origins: Sequence[Origin]) -> list[Piece]:
-        """Read tokens up to the first stop text. Returns text that begins none. `origins`: what drafted each token."""
+        """Read tokens up to a stop text. Returns text that begins no stop text. `origins`: what drafted each token."""
         pieces: list[Piece] = []
         for token, origin in zip(tokens, origins, strict=True):
             if self.stop:

@@ -101,7 +101,7 @@ def test_what_cannot_be_set_is_said_in_one_line(key: str, value: str, words: str
 @pytest.mark.parametrize(
     ("found", "words"),
     [
-        ([], '"settings" is not an object'),
+        ([], 'the field "settings" is not a JSON object'),
         ({"temp": "1"}, '"temp" cannot be "1" (give a number)'),
         ({"temp": 10**400}, "temp must be at most"),
         ({"top_p": 7}, "must be at most 1"),
