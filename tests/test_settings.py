@@ -92,7 +92,7 @@ def test_auto_takes_as_many_rows_as_a_batch_has_and_no_fewer(batch: int, asked: 
 @pytest.mark.parametrize("mode", ["lookahead", "jacobi", "lookup"])
 def test_a_step_larger_than_a_batch_is_refused_with_the_one_that_fits(mode: ModeName) -> None:
     chosen, small = DecodeSettings(mode=mode), ModelSettings(batch=8)
-    with pytest.raises(UsageError, match=rf"and -b is 8 \(-b {chosen.max_rows} has room for it\)$"):
+    with pytest.raises(UsageError, match=rf"and -b is 8 \(-b {chosen.max_rows} is enough\)$"):
         fit_to_batch(chosen, small)
     assert fit_to_batch(chosen, ModelSettings(batch=chosen.max_rows)) == chosen
 

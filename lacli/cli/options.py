@@ -64,7 +64,7 @@ def variables(*flags: str) -> list[str]:
 def parameters_of(
     settings: type[Any], *, only: Collection[str] = (), without: Collection[str] = (), **shown: str
 ) -> list[Parameter]:
-    """Return a Typer option for each field of `settings` with a help text. An option that is not given is None.
+    """Return a Typer option for each field of `settings` that has a help text. An option that is not given is None.
 
     `only`: names of fields, () for all. `without`: fields to leave out. `shown`: a field's default as told in help.
     """
@@ -84,7 +84,7 @@ def given_name(context: typer.Context, given: typer.CallbackParam) -> str:
 
 
 def _checked(declared: Option, context: typer.Context, given: typer.CallbackParam, value: Any) -> Any:
-    """Convert and check an option's `value` (`given`: Typer's option). Raises UsageError about the flag or variable."""
+    """Return the `value` of option `declared`, converted. `given`: Typer's form of it. Raises UsageError if invalid."""
     name = given_name(context, given)
     try:
         if declared.read:
@@ -402,6 +402,6 @@ class CachedLoading(Loading):
 
 
 def loading_group(make: type[Made], **drafting: Any) -> Callable[..., Made]:
-    """Return a function for `with_groups` that calls `make`. `drafting`: selects drafting options (`parameters_of`)."""
+    """Return a function for `with_groups` that calls `make`. `drafting`: goes to `parameters_of(DecodeSettings)`."""
     decoding = group(decode_settings, preset, *parameters_of(DecodeSettings, **drafting))
     return with_groups(decode_settings=decoding, sampling=sampling_group, model_settings=engine_group)(make)

@@ -219,7 +219,7 @@ def answer_file(
 async def _answer_all(
     model: Model, rows: Sequence[PromptRow], left: Sequence[int], lines: Answers, say: Callable[[str], None]
 ) -> str:
-    """Answer rows `left` (indices); for each add a line to `lines`, and `say` how many. Returns a summary in words."""
+    """Answer rows `left` (indices). After each, add a line to `lines` and `say` how many are done. Return a summary."""
     begin, done, tokens, indices, engine = perf_counter(), 0, 0, iter(left), model.engine
 
     async def answer_next() -> None:

@@ -113,7 +113,7 @@ def _files(repo: CachedRepoInfo) -> dict[str, list[CachedFileInfo]]:
 def _model(
     repository: str, file: str, names: Iterable[str], cached: Sequence[CachedFileInfo], *, headers: bool
 ) -> LocalModel:
-    """Return the model of `file`. `names`: its repository's files. `cached`: its parts. `headers`: read its header."""
+    """Return the model of `file`. `names`: the repository's files. `cached`: its parts. `headers`: read its header."""
     expected = all_parts(file)
     header, problem = None, ""
     if len(cached) < len(expected):

@@ -138,7 +138,7 @@ def _fetch(model: HubModel, say: Say) -> Path:
 def _list_files(repository: str) -> tuple[str, dict[str, int]]:
     """Return a repository's newest commit and the bytes (0: unknown) of each GGUF file by name, with one request.
 
-    Raises huggingface_hub's errors, and ModelLoadError for names that lead out of the folder or are not printable.
+    Raises huggingface_hub's errors, and ModelLoadError for a name that leads out of the repository or is not printable.
     """
     from huggingface_hub import HfApi
 

@@ -135,7 +135,7 @@ def _read_line(line: str, folder: Path) -> Alias:
     """Parse a line of a list in `folder`. Raises ValueError, with the reason, if the line is not understood."""
     name, *columns = line.split()
     if not columns:
-        raise ValueError("no repository")
+        raise ValueError("the repository is missing")
     if not NAME.fullmatch(name):
         raise ValueError(f"{name} is not a name: use letters, digits and . _ + -, not . or - first, not .gguf last")
     target = _read_target(columns.pop(0), folder)
@@ -146,7 +146,7 @@ def _read_line(line: str, folder: Path) -> Alias:
 
 
 def _read_target(text: str, folder: Path) -> str:
-    """Return `text` as `Alias.repository`; a path becomes absolute, from `folder`. Raises ValueError if invalid."""
+    """Return `text` as an alias's repository; a path, relative to `folder`, becomes absolute. Raises ValueError."""
     if text.startswith(PREFIX) and _hub_model(text):
         return text
     if text.endswith(".gguf"):
@@ -232,7 +232,7 @@ def _stem(file: str) -> str:
 
 
 def with_quant(names: Iterable[str], quant: str) -> list[str]:
-    """Return the models with `quant` before a dot or hyphen; if it is a whole word in some of the names, only these."""
+    """Return the models with `quant` before a dot or hyphen, as a whole word (F16, not BF16) if any model has it so."""
     pattern = re.compile(re.escape(quant) + "[.-]", re.IGNORECASE)
     found = [name for name in models(names) if pattern.search(name)]
     # "F16." also matches BF16 files.

@@ -112,9 +112,9 @@ def _model_json(model: LocalModel) -> dict[str, Any]:
 
 
 def inventory_text(found: Inventory, width: int, now: float) -> str:
-    """Return a table of aliases, a legend and a table of the models on this disk: last, as a terminal shows the end.
+    """Return a table of aliases, a legend and, if there are any, a table of the models on this disk.
 
-    `width`: columns of the terminal, 0 to wrap nothing. `now`: seconds since 1970.
+    The models come last, since a terminal shows the end. `width`: its columns, 0: no limit. `now`: seconds since 1970.
     """
     legend = (
         "MEMORY: weights and cache at the default context (-c)",

@@ -76,7 +76,7 @@ def version() -> str:
 
 
 def decoding_library(settings: ModelSettings) -> dict[str, str]:
-    """Return the fields `engine` (the library that decodes) and `engine_version`. `settings.engine` is not auto."""
+    """Return the fields `engine` (the decoding library) and `engine_version`. `settings.engine` must not be auto."""
     name, number = ("ik_llama.cpp", version()) if settings.engine == "ik" else ("llama.cpp", llama_version())
     return {"engine": name, "engine_version": number}
 

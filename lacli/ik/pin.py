@@ -20,7 +20,7 @@ BLOCK = 32
 
 
 class Pin:
-    """The pin: a sequence id that keeps one cell occupied. `id`: higher than other ids. `block`: cells of a block."""
+    """The pin: a sequence id that keeps one cell occupied. `id`: higher than other ids. `block`: a block's size."""
 
     def __init__(self, id: int, block: int = BLOCK) -> None:
         self.id, self._block, self._cell = id, block, -1

@@ -86,7 +86,7 @@ class DecodingContext(Closing):
         return parameters
 
     def _open(self, weights: Any, parameters: Any, samplers: Sequence[Any] = ()) -> None:
-        """Open a context of `weights` (llama_model). `samplers`: freed with it. Raises ModelLoadError if that fails."""
+        """Open a context of `weights` (llama_model), or raise ModelLoadError. `samplers`: freed with the context."""
         while True:
             self._log.forget()
             # A GPU's driver reserves more addresses than memory. Ctrl-C in the log's callback would be lost.
@@ -196,7 +196,7 @@ class DecodingContext(Closing):
         return best, map(logits.item, range(len(best)), best.tolist())
 
     def _rows_at(self, pointer: Any) -> npt.NDArray[np.float32]:
-        """Return a (outputs, vocabulary) view of `pointer`, kept since a new view takes as long as reading a row."""
+        """Return a view of `pointer`, (outputs, vocabulary), cached: making one takes as long as reading a row."""
         assert self._batch is not None, "nothing is decoded yet"
         address = ctypes.addressof(pointer.contents)
         if address not in self._views:
@@ -206,7 +206,7 @@ class DecodingContext(Closing):
 
     @contextmanager
     def _interruptible(self) -> Iterator[None]:
-        """Raise KeyboardInterrupt if Ctrl-C or `interrupt` stops the decode inside; the caller must remove the rows."""
+        """Raise KeyboardInterrupt if Ctrl-C or `interrupt` stops the block's decode; its rows must then be removed."""
         self._interrupted = False
         callback = self._api.ggml_abort_callback(lambda _: self._interrupted)
         with ctrl_c_calls(self.interrupt):

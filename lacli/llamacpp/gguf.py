@@ -130,7 +130,7 @@ def read_header(path: Path) -> Header:
 
 
 def _file_type(number: int, elements: Counter[str]) -> str:
-    """Return the name of llama_ftype `number`; if it has none, the type of most `elements` (their number by type)."""
+    """Return llama_ftype `number`'s name, or the most frequent type if it has none. `elements`: counts by type."""
     from lacli.llamacpp.library import lib
 
     for name, value in vars(lib).items():

@@ -63,7 +63,7 @@ class Log:
         self.buffers.clear()
 
     def last_error(self) -> str:
-        """Drop the last 3 error lines. Return the oldest, the cause, or "llama.cpp gives no reason" without any."""
+        """Return the oldest of the last 3 errors, the cause, or "llama.cpp gives no reason". Drop all errors."""
         line = self._errors[0] if self._errors else "llama.cpp gives no reason"
         self._errors.clear()
         return " ".join(line.split(": ", 1)[-1].split())
@@ -143,13 +143,13 @@ def free_with(owner: object, free: Callable[..., object], *arguments: object) ->
 
 
 def switch_tiles(on: bool) -> None:
-    """Switch ggml's kernels for 8 and more rows on or off. Off is final; switching from on to off raises LacliError."""
+    """Switch ggml's kernels for 8 and more rows on or off, only at the first call. Off after on raises LacliError."""
     if os.environ.setdefault(TILED_SWITCH, "1" if on else "0") != "0" and not on:
         raise LacliError("--strict comes too late: this process uses other kernels", "load the model in a new process")
 
 
 def progress_callback(api: Any, loading: Callable[[float], None] | None, is_stopped: Callable[[], bool]) -> Any:
-    """Return a C callback for library `api`: it tells `loading` the share, 0 to 1, and cancels if `is_stopped()`."""
+    """Return a callback for `api`: give `loading` the loaded share, 0 to 1; cancel the load if `is_stopped()`."""
 
     def tell(share: float, _: object) -> bool:
         if loading:

@@ -107,7 +107,7 @@ class LlamaModel(Closing):
 
     @property
     def description(self) -> str:
-        """Architecture, size and type: "qwen2 1.5B Q4_K - Medium". The file tells the size; llama.cpp's is a guess."""
+        """Architecture, size and type: "qwen2 1.5B Q4_K - Medium". The size is the file's, not llama.cpp's guess."""
         buffer = ctypes.create_string_buffer(256)
         lib.llama_model_desc(self.handle, buffer, len(buffer))
         architecture, _, kind = buffer.value.decode("utf-8", "replace").split(" ", 2)

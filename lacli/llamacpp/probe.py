@@ -123,7 +123,7 @@ def run_python(
 
 
 def decode_batches(folder: Path, *, repack: bool) -> None:
-    """Write recipes/trial.py's model to `folder`, and decode a batch of each size in ROWS. Print each size before."""
+    """Write recipes/trial.py's model to `folder`. Decode a batch of each size in ROWS, after printing the size."""
     import gzip
     from importlib.resources import files
 

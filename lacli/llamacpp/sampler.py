@@ -51,7 +51,7 @@ class SchemaGrammar:
             # After an error the bits allow an end; the error stays until the matcher is replaced.
             if self._matcher.is_error():
                 reason = self._matcher.get_error().split("\n")[0].replace("NoExtensionBias", "no text may come next")
-                raise SamplingError(f"the JSON schema cannot be followed: {reason}", "give a simpler one")
+                raise SamplingError(f"the JSON schema cannot be followed: {reason}", "give a simpler schema")
             self._mask = np.unpackbits(bits, count=self._vocabulary, bitorder="little").astype(np.bool_)
         return self._mask[tokens]
 
@@ -65,7 +65,7 @@ class SchemaGrammar:
 
 
 class GbnfGrammar:
-    """A GBNF grammar as a llama_sampler. `allowed(tokens)`: whether each of the tokens may come next."""
+    """A GBNF grammar as a llama_sampler. `allowed(tokens)`: for each token, whether it may come next."""
 
     def __init__(self, sampler: Any) -> None:
         self.sampler = sampler
@@ -85,7 +85,7 @@ class GbnfGrammar:
 
 
 class LateGrammar:
-    """A grammar for the text after `marker`. Before it, end tokens and tokens that go past the marker are forbidden."""
+    """A grammar for the text after `marker`. Before it, no token may end the answer or have text after the marker."""
 
     def __init__(self, grammar: Grammar, model: LlamaModel, marker: str) -> None:
         self._grammar, self._ends, self._marker, self._seen = grammar, model.ends, marker, ""
@@ -277,7 +277,7 @@ def _apply(sampler: Any, array: Any) -> Any:
 
 
 def _sampler_chain(model: LlamaModel, settings: SamplingSettings, biases: Sequence[tuple[int, float]]) -> Any:
-    """Make the chain of samplers before the draw, in llama.cpp's default order. `biases`: (token id, bias) pairs."""
+    """Return the chain of all samplers before the draw, in llama.cpp's order. `biases`: (token id, bias) pairs."""
     array = (lib.llama_logit_bias * len(biases))(*(lib.llama_logit_bias(*bias) for bias in biases))
     penalties = settings.repeat_penalty, settings.frequency_penalty, settings.presence_penalty
     dry = settings.dry_multiplier, settings.dry_base, settings.dry_allowed_length

@@ -161,7 +161,7 @@ def fit_to_batch(decode_settings: DecodeSettings, model_settings: ModelSettings)
             most = min((most + 1) // 2, most + 1 - fitted.constraints.min_outputs)
         fitted = replace(fitted, auto_rows=max(min(fitted.auto_rows, most), 1))
     if (rows := fitted.max_rows) > model_settings.batch:
-        raise UsageError(f"a step has up to {rows} rows and -b is {model_settings.batch}", f"-b {rows} has room for it")
+        raise UsageError(f"a step has up to {rows} rows and -b is {model_settings.batch}", f"-b {rows} is enough")
     return fitted
 
 
@@ -169,7 +169,7 @@ def fit_to_batch(decode_settings: DecodeSettings, model_settings: ModelSettings)
 class ContextSize:
     """The size of a context for `slots` sequences at a time. `ids`: sequence ids. `max_outputs`: most rows with logits.
 
-    `ordered`: cells lie in the tokens' order. `max_rollback`: most drafted tokens to remove a step, -1 for any number.
+    `ordered`: cells must lie in the tokens' order. `max_rollback`: most drafted tokens to remove a step; -1: no limit.
     """
 
     ids: int

@@ -62,7 +62,7 @@ def read_question(
 
 
 def _say_waiting(say: Callable[[str], None]) -> None:
-    """Tell how to end input on a terminal or, if no piped input comes in 0.5 s, that it is awaited."""
+    """Say how to end input on a terminal. If stdin is a pipe without data for 0.5 s, say that input is awaited."""
     if is_terminal(sys.stdin):
         ends = "Ctrl-Z and Enter end it" if sys.platform == "win32" else "Ctrl-D on a line of its own ends it"
         say(f"type the prompt; {ends}")

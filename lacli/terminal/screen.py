@@ -243,7 +243,7 @@ def whole_words(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
 
 
 def console(file: TextIO | None, color: Switch) -> Console:
-    """Return a rich console on a stream (None: a closed one). `color` auto follows NO_COLOR, FORCE_COLOR and TERM=dumb.
+    """Return a rich console for `file` (None: drop all text). `color` auto follows NO_COLOR, FORCE_COLOR and TERM=dumb.
 
     Without colours it writes no other escape codes either; rich alone would still write bold and dim.
     """

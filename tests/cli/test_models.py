@@ -38,7 +38,7 @@ def test_models_on_the_disk_are_listed_with_damaged_files_and_the_users_own_name
     link = home.add("me/a", "a-Q8_0.gguf")
     damaged = home.add("me/a", "a-Q4_0.gguf", home.model.read_bytes()[:5000])
     done = home.call("list", "--json")
-    assert done.code == 0 and done.err.count("models.txt:1: no repository") == len(done.err.splitlines())
+    assert done.code == 0 and done.err.count("models.txt:1: the repository is missing") == len(done.err.splitlines())
     found = {each["path"]: each for each in json.loads(done.out)["models"]}
     assert found[str(link)]["size"] == home.model.stat().st_size and found[str(link)]["problem"] is None
     assert found[str(damaged)]["problem"].startswith("damaged:") and str(smollm2()) in found

@@ -59,7 +59,7 @@ def test_columns_after_the_repository_may_be_left_out(line: str, alias: Alias, t
 
 def test_each_broken_line_is_told_and_other_names_still_work(tmp_path: Path) -> None:
     broken = {
-        "alone": "no repository",
+        "alone": "the repository is missing",
         "me a-word": "a-word is neither OWNER/REPO nor a .gguf file",
         "me/you a/b": "me/you is not a name",
         "me hf:a/b/c.txt": "neither OWNER/REPO nor a .gguf file",
