@@ -123,7 +123,7 @@ class Batch:
         sequences: Sequence[Sequence[int]],
         outputs: Sequence[bool],
     ) -> Batch:
-        """Write these rows, whose cells get the same order, and return the batch.
+        """Write these rows in the given order, which is also the order of their cells, and return the batch.
 
         `sequences`: the ids of each row. `outputs`: for each row, whether its logits are wanted.
         """

@@ -146,7 +146,7 @@ def describe_sampling(sampling: SamplingSettings) -> str:
 
 
 def _histogram(steps: Mapping[int, int]) -> str:
-    """Return numbers of steps by size, the smallest size first: 1 in 3 steps, 2 in 1 step."""
+    """Return the numbers of steps by size, the smallest size first, as in `1 in 3 steps, 2 in 1 step`."""
     return ", ".join(f"{size} in {counted(number, 'step')}" for size, number in sorted(steps.items()))
 
 

@@ -119,7 +119,7 @@ class Tree:
         return [token for token, below in self._children[node].items() if self.verified[below]]
 
     def reachable(self) -> tuple[Origin, ...]:
-        """Return the origin of each drafted token that can be accepted: the choices after it and all above are read."""
+        """Return the origins of drafted tokens that can be accepted: they and all nodes above them are `verified`."""
         if len(self.tokens) == 1:
             return ()
         found = [ROOT]

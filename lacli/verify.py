@@ -71,7 +71,7 @@ class Verifier(Protocol):
 
 
 class SampleAndMatch:
-    """Draws each token as plain decoding does, whatever was drafted: one seed gives the same answer in every mode."""
+    """Draws each token as plain decoding does, whatever was drafted: a seed gives the same answer in every mode."""
 
     def __init__(self, sampler: Sampler) -> None:
         self._sampler = sampler

@@ -170,7 +170,7 @@ def best_step(drafts: Sequence[Draft], sequences: int, limits: Limits) -> tuple[
     """Choose the step with the most expected tokens a second. Return how many nodes of each draft it has, and its cost.
 
     Nodes of all drafts are added in the order of their probability, and each beginning of this order is a step. All
-    numbers are 0 if no step with drafts is within `limits`. `sequences`: how many sequences the step has.
+    numbers of nodes are 0 if no step with drafts is within `limits`. `sequences`: how many sequences the step has.
     """
     costs, slopes = limits.costs, limits.slopes
     rows, tokens = sequences, float(sequences)

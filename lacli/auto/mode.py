@@ -143,7 +143,7 @@ class Auto(Mode):
         return trees
 
     def _begin_step(self, step: SharedStep) -> bool:
-        """Note that this sequence takes part in `step`. Return whether to draft for it, or False during a pause."""
+        """Note that this sequence takes part in `step`. Return whether to draft for it: False while drafts pause."""
         self._step = step
         self._pause -= 1
         return self._pause <= 0

@@ -257,7 +257,7 @@ def _doubled(sizes: Iterable[int]) -> list[int]:
 
 
 def _chosen(sizes: Sequence[int], survey: StepCost, seconds: float) -> list[int]:
-    """Return the sizes that `seconds` suffice for, by the times of `survey`: all, fewer large ones, or the smallest."""
+    """Return the sizes to time in `seconds`, by the times of `survey`: all, fewer large ones, or the two smallest."""
     known = [size for size in sizes if size <= survey.max_rows]
     doubled = _doubled(known)
     smallest = [doubled[:count] for count in range(len(doubled), 2, -1)]

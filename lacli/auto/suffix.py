@@ -131,7 +131,7 @@ class SuffixSource(Source):
             previous = token
 
     def _search(self, tokens: Sequence[int], here: int, end: int) -> tuple[int, int]:
-        """Return (index after it, length) of the longest match of the tokens up to `here`, among `_chained(end)`."""
+        """Return the longest match of tokens[: here + 1] among `_chained(end)`: (index after it, length), or (0, 0)."""
         found, longest = 0, MIN_MATCH - 1
         for place in self._chained(end):
             length, most = 0, min(place, MAX_COMPARED)
@@ -141,17 +141,17 @@ class SuffixSource(Source):
                 found, longest = place, length
         return (found, longest) if found else (0, 0)
 
-    def _others(self, last: int, excluded: int) -> list[int]:
-        """Return indices of up to MAX_OTHERS tokens, not `excluded`, that followed the pair ending at `last` before."""
+    def _others(self, last: int, excluded_token: int) -> list[int]:
+        """Return up to MAX_OTHERS indices after earlier copies of the pair ending at `last`; skip `excluded_token`."""
         found: dict[int, int] = {}
         for place in self._chained(self._earlier[last]):
             token = self._tokens[place]
-            if token != excluded and not self.is_end(token):
+            if token != excluded_token and not self.is_end(token):
                 found.setdefault(token, place)
         return [*found.values()][:MAX_OTHERS]
 
     def _chained(self, end: int) -> Iterator[int]:
-        """Yield the index after each of up to PROBES occurrences of a pair, from `end` back; nothing if `end` is 0."""
+        """Yield `end`, an index after a pair of tokens, then after earlier copies of it; at most PROBES, none for 0."""
         for _ in range(PROBES):
             if not end:
                 return
@@ -201,7 +201,7 @@ class RewritingSource(Source):
         return Drafted(self._tokens[place], self.hits.rates[kind_of_run(run)], place + 1, run + 1)
 
     def _next(self) -> list[tuple[int, int]]:
-        """Return [(index of the next draft, number of equal tokens before it)]; [] without a copy that was changed."""
+        """Return [(index of the token to draft next, number of tokens just copied before it)]; [] without a draft."""
         place, run = self._place, self._run
         if self._left and not run:
             left, since = self._left
@@ -219,7 +219,7 @@ class RewritingSource(Source):
             self._place, self._run = place, length
 
     def _take(self, token: int) -> None:
-        """Compare the next token of the sequence with the copied passage, and note a change or the end of one."""
+        """Compare the next token of the sequence with the copied passage, and note when a change begins or ends."""
         place, agrees = self._place, self._place < self._known and token == self._tokens[self._place]
         if not self._left and agrees:
             self._place, self._run = place + 1, self._run + 1

@@ -41,7 +41,7 @@ class Admission:
 
     @property
     def idle(self) -> list[Cells]:
-        """The slots without a sequence, the longest unused first."""
+        """The slots without a sequence, in the order of their last use, oldest first."""
         taken = [each.cells for each in self.sequences]
         return sorted((slot for slot in self._slots if slot not in taken), key=lambda slot: slot.last_use)
 
@@ -52,7 +52,7 @@ class Admission:
     def refill(self, slot: Cells, tokens: Sequence[int], fill: Callable[[int], bool] = lambda first: True) -> None:
         """Empty an idle slot, and fill it with `tokens`, whose cells `fill` writes.
 
-        `fill`: takes the slot's first id; returns False if cells are too few. The default writes none, for no `tokens`.
+        `fill`: takes the slot's first id; returns False if cells are too few. The default is for empty `tokens`.
         Raises UsageError if cells are too few, or if an answer uses the slot.
         """
         if slot not in self.idle:
@@ -68,7 +68,7 @@ class Admission:
         """Choose an idle slot for a prompt, and cut its cache back to the tokens that are the prompt's beginning.
 
         With `reuses`, the slot with the most such tokens is chosen, if they are at least half of its tokens. Else an
-        empty slot is chosen; if no slot is empty, the longest unused slot is emptied.
+        empty slot is chosen; if no slot is empty, the slot unused for the longest time is emptied.
         """
         common = {slot: slot.common(prompt[:-1]) if reuses else 0 for slot in self.idle}
         alike = [slot for slot in common if slot.past and 2 * common[slot] >= slot.past]
@@ -115,14 +115,14 @@ class Admission:
                 sequence.reused = slot.past
 
     def find_cells(self, cells: int, kept: Cells | None = None) -> bool:
-        """Empty slots other than `kept` until `cells` cells are free. Return False if this frees too few cells."""
+        """Empty idle or waiting slots, not `kept`, until `cells` cells are free. Return False if this frees too few."""
         while self._used_cells() + cells > self._context.cells:
             if not self.empty_oldest(kept):
                 return False
         return True
 
     def empty_oldest(self, kept: Cells | None = None) -> bool:
-        """Empty the longest unused idle slot, else a waiting sequence's, not `kept`. Return False if all are empty."""
+        """Empty the slot idle for longest, or else a waiting sequence's, not `kept`. Return False if all are empty."""
         waiting = (each.cells for each in self.sequences if not each.has_cells)
         slot = next((slot for slot in (*self.idle, *waiting) if slot.past and slot is not kept), None)
         if slot:
@@ -154,7 +154,7 @@ class Admission:
             slot.cut(max(len(slot.tokens) - 1, 0))
 
     def _used_cells(self) -> int:
-        """Return the number of cells of idle slots, and of cells that sequences have or are about to have."""
+        """Return a sum: the cells of idle slots, and the cells that sequences have or are about to have."""
         idle = sum(slot.own_cells for slot in self.idle)
         return idle + sum(
             (len(each.tokens) if each.has_cells else each.cells.past) - each.cells.borrowed for each in self.sequences

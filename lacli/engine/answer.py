@@ -73,8 +73,8 @@ class AnswerText:
     ) -> None:
         """`bytes_of`: a token's bytes. `prompt`: its length is counted. `stops`: texts that end the answer.
 
-        `controls`: names of tokens without text, by token; a name in `stops` ends the answer too. `logprobs`: a list
-        that the verifier extends. `prompt_logprobs`, `seed`, `warnings`: fields of the `Answer`.
+        `controls`: names of tokens without text, by token; a token whose name is in `stops` ends the answer.
+        `logprobs`: a list that the verifier extends. `prompt_logprobs`, `seed`, `warnings`: fields of the `Answer`.
         """
         self._engine = engine
         self._logprobs, self.prompt_logprobs = logprobs, prompt_logprobs

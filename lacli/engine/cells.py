@@ -49,7 +49,7 @@ class Cells:
         return common if common >= self.whole else 0
 
     def room(self, tokens: Sequence[int]) -> int:
-        """Return the most rows of the next tree of the sequence `tokens`, by `limit` and by the batch rows left."""
+        """Return the most rows of the sequence's next tree, by `limit` and the batch rows left by uncached `tokens`."""
         missing = len(tokens) - 1 - self.past
         return min(self.limit - (len(tokens) - 1), self._context.batch_rows - missing)
 

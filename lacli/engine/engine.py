@@ -185,7 +185,7 @@ class Engine:
             self.end(sequence)
 
     def step(self) -> list[Progress]:
-        """Take one step of all sequences. Return their progress, an empty list after prompt chunks or without work."""
+        """Take a step of all sequences. Return the progress of each that decoded or ended; prompt chunks give none."""
         self._begin_change()
         progress = self._step()
         self._is_torn = False
@@ -336,7 +336,7 @@ class Engine:
         self._experience = Experience(settings, self.cost) if settings.mode == "auto" else None
 
     def _begin_change(self) -> None:
-        """Mark the beginning of a change. If an interrupt or error broke off the last one, repair the slots first."""
+        """Mark that slots are being changed. If an interrupt or error broke off the last change, repair them first."""
         if self._is_torn:
             self._admission.mend()
         self._is_torn = True

@@ -167,12 +167,12 @@ class ModelEngine(Engine, Closing):
         )
 
     def use_cost(self, cost: Cost) -> None:
-        """Use step costs from now on. Do nothing if too little was measured, with --rpc or with several replicas."""
+        """Use step costs from now on. Do nothing with --rpc, with several replicas, or if too little was measured."""
         if len(self.weights.plans) == 1 and not self.model_settings.rpc and cost.is_usable:
             self.reconfigure(self.settings, cost)
 
     def warm_up(self) -> Cost | None:
-        """Time a few steps of a model wholly on a GPU; return their cost. None for other models, or without drafts."""
+        """Time steps of a model wholly on a GPU; return their cost. None for others, or if `max_outputs` is too low."""
         on_gpu = self.model.offloaded and self.model_settings.gpu_layers < 0 and not self.model.chain_only
         if not on_gpu or self.context.max_outputs < WARM_UP.rows[-1]:
             return None
@@ -234,7 +234,7 @@ class ModelEngine(Engine, Closing):
         return replace(sampling, grammar=grammar, json_schema=""), warnings
 
     def make_verifier(self, sampling: SamplingSettings) -> tuple[Verifier | None, LlamaSampler | None]:
-        """Return the verifier and the sampler of a result of `complete_sampling`; None, None for greedy decoding.
+        """Return the verifier and the sampler for settings from `complete_sampling`; None, None for greedy decoding.
 
         The caller must close the sampler. Raises UsageError for an impossible grammar.
         """

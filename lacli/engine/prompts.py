@@ -95,7 +95,7 @@ class PromptWriter:
         """Return the tokens of a prompt for the text between `before` and `after`, in llama-server's form.
 
         `max_tokens`: the most tokens; text far from the gap is left out. `begun`: the beginning of the text in the gap.
-        `files`: names and texts of other files; None: no heading. Raises UsageError if the model cannot infill.
+        `files`: names and texts of other files; None: no file names. Raises UsageError if the model cannot infill.
         """
         marks, plain, others = self._model.infill_tokens, self._plain_tokens, list[int]()
         if not {"pre", "suf", "mid"} <= marks.keys():

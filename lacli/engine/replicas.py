@@ -164,7 +164,7 @@ class ReplicaContext(Closing):
             getattr(replica.context, "interrupt", bool)()
 
     def _settle(self) -> None:
-        """Interrupt all replicas, and wait until none decodes, also through further Ctrl-C, so caches can change."""
+        """Interrupt all replicas, and wait until none decodes and caches can change, despite further Ctrl-C."""
         left = {thread.submit(bool) for thread in self._threads}
         while left:
             with suppress(KeyboardInterrupt):
@@ -175,7 +175,7 @@ class ReplicaContext(Closing):
 def deal_rows(rows: Sequence[Row], count: int) -> list[list[Row]]:
     """Return `count` parts of a step's rows with about equally many branches. Branches that share rows stay together.
 
-    The input (the first row whose choice is read), the rows before it and a single branch are in every part.
+    The input (the first row whose choice is read) and the rows before it are in every part, and so is an only branch.
     """
     root = next(place for place, row in enumerate(rows) if row.output)
     # A step with the sequence's own id and one branch's cannot be divided.

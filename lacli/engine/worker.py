@@ -80,7 +80,7 @@ class Request(Closing):
         self._worker.remove(self)
 
     def note_prompt(self) -> None:
-        """Queue statistics of the prompt if more of it is decoded. The first are of the reused tokens alone."""
+        """Queue statistics of the prompt if more was decoded since the last call; first, of the reused tokens alone."""
         sequence, total = self.sequence, len(self.prompt)
         known = self._read.prompt_tokens if self._read else -1
         if sequence is None or sequence.reused is None or known == total:
@@ -108,7 +108,7 @@ class Request(Closing):
         self._iterated = True
 
     def _take(self, progress: Progress | RunStatistics) -> list[Piece]:
-        """Return the text that becomes certain with this progress. Raises its error, if one ended the answer."""
+        """Return the text that becomes certain with `progress`. If `progress` has an error, raise this error."""
         if self._ended or isinstance(progress, RunStatistics):
             return []
         if progress.error is not None:
@@ -222,7 +222,7 @@ class AsyncStream(Request):
 
 
 class Worker(Closing):
-    """Decodes requests together in its own thread. They come from any thread, and get slots in their order.
+    """Decodes requests together in its own thread. Any thread may add requests; they get slots in the order of arrival.
 
     An error in a step ends all requests and the worker; each reader gets the error. `reading`: a lock, held while a
     step becomes text, so that the model stays open. `running`, `waiting`: the requests with a slot, and without one.
