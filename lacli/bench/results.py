@@ -108,7 +108,7 @@ class BenchResult:
 
     @cached_property
     def speedup(self) -> Ratio:
-        """The speed in multiples of plain decoding's. The turns of a conversation are alike and count as one prompt."""
+        """The speed in multiples of plain decoding's. In its mean, a conversation counts as one prompt."""
         tasks = [[*turns] for _, turns in groupby(self.answered, lambda each: id(each.exchange.task))]
         return paired_ratio(
             [[_pace(pair) for pair in zip(*(each.plain for each in turns), strict=False)] for turns in tasks],

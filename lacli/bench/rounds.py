@@ -87,7 +87,7 @@ def time_answer(
 
 @dataclass
 class Rounds:
-    """The trials of all points on all exchanges. Each step of an iteration over the object adds one trial.
+    """The answers of all points (settings) to all exchanges (prompts). Each step of an iteration adds one trial.
 
     `points`: plain decoding first. `ask`: makes a task's next turn. `answer`: decodes the answer to a turn.
     `repetitions`: limit of a point's answers to an exchange, None for all that begin before `deadline`, a time of

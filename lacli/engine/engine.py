@@ -83,7 +83,7 @@ class Engine:
     def __init__(
         self, context: Context, settings: DecodeSettings, slots: int = 1, *, longest: int = 0, cost: Cost | None = None
     ) -> None:
-        """`longest`: the most tokens of a sequence, 0 for the model's trained tokens; not used with one slot."""
+        """`longest`: the most tokens of a sequence, 0 for the model's trained length; unused with one slot."""
         self.slots, self.cost, self._longest = slots, cost, longest
         self._owed_s = 0.0  # seconds that sequences may decode before the next step of prompt chunks only
         self._is_torn = False

@@ -49,7 +49,7 @@ class Replica:
         self._batch = Batch(context.batch_rows)
 
     def decode(self, rows: Sequence[Row]) -> bool:
-        """Decode the missing rows, then `rows`, and return True; if too few cells are free, return False."""
+        """Decode rows that only other replicas have decoded, then `rows`. Return False if too few cells are free."""
         if len(self.missing) + len(rows) > self.context.batch_rows:
             if not self._decode(self.missing):
                 return False
