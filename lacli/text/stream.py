@@ -84,7 +84,7 @@ class TextStream:
         return whole + (self._released > (self._ends[whole - 1] if whole else 0))
 
     def feed(self, tokens: Sequence[int], origins: Sequence[Origin]) -> list[Piece]:
-        """Read tokens up to a stop text. Return their text but for an end that may begin one. `origins`: one a token."""
+        """Read tokens up to a stop text. Return their text but for an end that may begin one. `origins`: one each."""
         pieces: list[Piece] = []
         for token, origin in zip(tokens, origins, strict=True):
             if self.stop:
