@@ -188,7 +188,7 @@ class IkContext(DecodingContext):
             return self._decode_here(batch)
         self._update_view()
         if self._view.used_cells + batch.rows > self.cells:
-            return False
+            return self._decode_here(batch)
         for _, group in groupby(batch.read(), lambda row: (row.output, row.ids)):
             rows = [*group]
             past = rows[0].position
@@ -221,16 +221,13 @@ class IkContext(DecodingContext):
         self._place_pin()
 
     def _decode_here(self, batch: Batch) -> bool:
-        if not super().decode(batch):
-            self._update_view()
-            # ik_llama.cpp uses free cells for a batch only if they are adjacent.
-            if self._view.used_cells + batch.rows > self.cells:
-                return False
+        is_decoded = super().decode(batch)
+        if not is_decoded:
+            # ik_llama.cpp uses free cells for a batch only if they are adjacent; one may be the pin's alone.
             self._move_together()
-            if not super().decode(batch):
-                return False
+            is_decoded = super().decode(batch)
         self._place_pin()
-        return True
+        return is_decoded
 
     def interrupt(self) -> None:
         super().interrupt()

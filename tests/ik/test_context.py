@@ -119,6 +119,14 @@ def test_a_batch_without_cells_changes_nothing(engine: IkContext, model: IkModel
     assert plain_tokens(engine, prompt, 2) == text
 
 
+def test_a_batch_that_needs_every_free_cell_is_decoded(model: IkModel) -> None:
+    prompt = [*model.tokenize(QUESTION) * 20]
+    with IkContext(model, replace(ONE_THREAD, context=256), ContextSize.of(CHAIN)) as engine:
+        assert engine.decode(from_tokens(prompt[:200], 0))
+        engine.remove(0, 150, -1)
+        assert engine.decode(from_tokens(prompt[150 : engine.cells], 150)), "the pin gives its cell back"
+
+
 @pytest.mark.parametrize("slots", [1, 2])
 def test_ctrl_c_and_interrupt_end_a_prompt_chunk_and_the_context_goes_on(slots: int, model: IkModel) -> None:
     prompt = model.tokenize(QUESTION)
@@ -221,8 +229,9 @@ def test_a_prompt_among_others_is_read_alone_and_has_the_logits_that_it_has_alon
         engine.remove(0, 190, -1)
         count = engine.calls
         assert engine.decode(from_tokens(prompt[:cut], 0, 3))
+        assert engine.calls == count, "the chunk read no other sequence's cells"
         assert not engine.decode(from_tokens(text[:400], cut, 3)), "too few cells are free"
-        assert engine.calls == count, "the chunk passed no other sequence's cells"
+        count = engine.calls
         rows = [*from_tokens([5], 190, 0).read(), *wanted(from_tokens(prompt[cut:], cut, 3)).read()]
         assert engine.decode(Batch(len(rows)).set_rows(*zip(*rows, strict=True)))
         assert engine.calls == count + 1
