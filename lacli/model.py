@@ -300,8 +300,9 @@ def checked_messages(messages: Messages) -> Messages:
     if not messages:
         raise PromptError("the conversation is empty", form)
     for number, message in enumerate(messages, start=1):
-        is_right = isinstance(message, Mapping) and all(isinstance(message.get(k), str) for k in ("role", "content"))
-        if not is_right:
+        if not isinstance(message, Mapping) or not all(
+            isinstance(message.get(key), str) for key in ("role", "content")
+        ):
             raise PromptError(f"message {number} needs a role and a content: {message!r:.80}", "both are texts")
     return messages
 

@@ -33,7 +33,7 @@ class Lines(Protocol):
 
     def edit(self, text: str) -> None:
         """Let the user edit `text` as the beginning of the next line. Does nothing without line editing."""
-        return
+        ...
 
 
 def open_lines(status: Callable[[int], str], history: Path | None, color: Switch) -> Lines:
@@ -52,7 +52,7 @@ def open_lines(status: Callable[[int], str], history: Path | None, color: Switch
     return TerminalLines(status, history, color)
 
 
-class PipedLines(Lines):
+class PipedLines:
     """Reads lines from a pipe, or from a terminal without line editing. `asks`: print `> ` before reading each line."""
 
     def __init__(self, stream: BinaryIO, *, asks: bool = False) -> None:
@@ -63,6 +63,9 @@ class PipedLines(Lines):
         while not (message := without_quotes(self._message())).strip():
             pass
         return message
+
+    def edit(self, text: str) -> None:
+        pass
 
     def _message(self) -> str:
         """Return a message's lines, joined. Raises LacliError for invalid UTF-8 or open quotes, EOFError at the end."""

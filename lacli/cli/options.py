@@ -267,7 +267,7 @@ model_group = group(ModelSettings, *parameters_of(ModelSettings, without=("repli
 preset = parameter(
     Option(
         ("--preset",),
-        "W, N and G for this text or model size.",
+        "Lookahead sizes for this text or model, if rows are cheap.",
         "preset",
         kind=Literal["code", "text", "creative", "7b", "13b", "34b"],
     )

@@ -206,9 +206,9 @@ class IkContext(DecodingContext):
         """Decode a prompt chunk in the reader, and copy its cells into this context, which has enough free cells."""
         past, ids, spare = rows[0].position, rows[0].ids, self._pin.id + 1
         reader.clear()
-        if past:
-            reader.set_state(0, self.state(ids[0]))
-        reader.decode(from_tokens([row.token for row in rows], past))
+        has_past = not past or reader.set_state(0, self.state(ids[0]))
+        is_read = has_past and reader.decode(from_tokens([row.token for row in rows], past))
+        assert is_read, "the reader has cells for the chunk and the tokens before it"
         reader.remove(0, 0, past)
         state = reader.state(0)
         if not self.set_state(spare, state):

@@ -103,7 +103,7 @@ class DecodingContext(Closing):
         if not self._handle:
             self.close()
             hint = "a smaller one may fit: -c 4096, or -ctk q8_0; see more with -v"
-            what = f"llama.cpp cannot open a context of {parameters.n_ctx:,} tokens"
+            what = f"cannot open a context of {parameters.n_ctx:,} tokens"
             raise ModelLoadError(f"{what}: {self._log.last_error()}", hint)
         self._memory = self._api.llama_get_memory(self._handle)
         self.cells = int(self._api.llama_n_ctx(self._handle))

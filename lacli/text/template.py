@@ -81,7 +81,9 @@ class ChatTemplate:
         system text that the template refuses is put into the first question. Raises PromptError if the template fails.
         """
         variables = {**self.variables, "tools": tools} if tools else self.variables
-        written = [{**m, **as_history(m, self.source)} if m["role"] == "assistant" else m for m in messages]
+        written = [
+            {**each, **as_history(each, self.source)} if each["role"] == "assistant" else each for each in messages
+        ]
         for shape in (written, _merged(written), _merged(_folded(written))):
             try:
                 return self.formatter(shape, **variables)
